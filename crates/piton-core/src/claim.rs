@@ -1,0 +1,216 @@
+//! Which task runs next, and which instance is taken out of circulation.
+
+use crate::record::{RecordedError, Task};
+use crate::{InstanceStatus, Span, TaskState, Timestamp};
+
+use crate::boundary::{InstanceChange, TaskChange, held, status_only};
+
+/// New work that has waited this long takes its share of every claim, however much work is resuming.
+pub const NEW_WORK_WAIT_MAX: Span = Span::from_millis(500);
+
+/// The share of a claim, one in this many, that new work gets once it has waited too long.
+pub const NEW_WORK_SHARE: usize = 4;
+
+/// The error of an instance that was claimed too often without getting anywhere.
+pub const QUARANTINED: &str = "Quarantined";
+
+/// How a runner claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimRules {
+    /// How long the claim lasts without renewal.
+    pub lease: Span,
+    /// Claims without progress after which an instance is quarantined.
+    pub claims_without_progress_max: u32,
+}
+
+/// What a claim does to one candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    /// The runner may advance it.
+    Lease(Task),
+    /// Someone else was faster, or it is not due.
+    Skip,
+    /// A pause was asked for and its runner is gone: it is paused now.
+    Hold(TaskChange, InstanceChange),
+    /// It killed too many runners: it ends as errored, so that it cannot starve or crash the rest.
+    Quarantine(TaskChange, InstanceChange),
+}
+
+/// Whether the task may be claimed now.
+pub fn is_due(task: &Task, now: Timestamp) -> bool {
+    match task.state {
+        TaskState::Pending => task.run_at <= now,
+        TaskState::Leased => task.lease_until.is_none_or(|until| until <= now),
+        TaskState::Held => false,
+    }
+}
+
+/// Decides what claiming this task means.
+pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
+    if !is_due(task, now) {
+        return Claim::Skip;
+    }
+    if task.pause_requested {
+        let change = TaskChange::Put(held(task, task.run_at, task.kind));
+        return Claim::Hold(change, status_only(InstanceStatus::Paused));
+    }
+    if task.claims_without_progress >= rules.claims_without_progress_max {
+        let claims = task.claims_without_progress;
+        let error = RecordedError::new(
+            QUARANTINED,
+            format!(
+                "claimed {claims} times without progress: its code probably kills or outlives its \
+                 runner; fix it, then restart the instance"
+            ),
+        );
+        let change = InstanceChange {
+            status: InstanceStatus::Errored,
+            output: None,
+            error: Some(error),
+            completed_at: Some(now),
+        };
+        return Claim::Quarantine(TaskChange::Delete, change);
+    }
+    Claim::Lease(Task {
+        state: TaskState::Leased,
+        lease_until: Some(now.plus(rules.lease)),
+        epoch: task.epoch + 1,
+        claims_without_progress: task.claims_without_progress + 1,
+        ..*task
+    })
+}
+
+/// How many of `wanted` claims go to resuming and how many to new work.
+///
+/// Resuming work goes first. New work is served from what is left; but once its oldest task has
+/// waited [`NEW_WORK_WAIT_MAX`], a quarter of every claim is its own, so that its wait is bounded
+/// while there is capacity.
+pub fn share(
+    wanted: usize,
+    resuming: usize,
+    new: usize,
+    oldest_new_waited: Span,
+) -> (usize, usize) {
+    let starving = new > 0 && oldest_new_waited >= NEW_WORK_WAIT_MAX;
+    let reserved = if starving {
+        new.min(wanted.div_ceil(NEW_WORK_SHARE))
+    } else {
+        0
+    };
+    let resuming = resuming.min(wanted - reserved);
+    (resuming, new.min(wanted - resuming))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TaskKind;
+
+    const NOW: Timestamp = Timestamp::from_millis(10_000);
+    const RULES: ClaimRules = ClaimRules {
+        lease: Span::from_millis(30_000),
+        claims_without_progress_max: 3,
+    };
+
+    fn pending(run_at: i64) -> Task {
+        Task {
+            run: 0,
+            kind: TaskKind::Wake,
+            state: TaskState::Pending,
+            run_at: Timestamp::from_millis(run_at),
+            lease_until: None,
+            epoch: 4,
+            claims_without_progress: 0,
+            pause_requested: false,
+        }
+    }
+
+    #[test]
+    fn a_task_is_due_at_its_moment_and_not_before() {
+        assert!(!is_due(&pending(10_001), NOW));
+        assert!(is_due(&pending(10_000), NOW));
+        let leased = |until| Task {
+            state: TaskState::Leased,
+            lease_until: Some(Timestamp::from_millis(until)),
+            ..pending(0)
+        };
+        assert!(!is_due(&leased(10_001), NOW), "the lease still runs");
+        assert!(is_due(&leased(10_000), NOW), "the lease is over");
+        assert!(
+            !is_due(
+                &Task {
+                    state: TaskState::Held,
+                    ..pending(0)
+                },
+                NOW
+            ),
+            "paused"
+        );
+        assert_eq!(claim(&pending(10_001), &RULES, NOW), Claim::Skip);
+    }
+
+    #[test]
+    fn a_claim_moves_the_epoch_and_counts() {
+        let Claim::Lease(task) = claim(&pending(0), &RULES, NOW) else {
+            panic!("leased")
+        };
+        assert_eq!((task.epoch, task.state), (5, TaskState::Leased));
+        assert_eq!(task.lease_until, Some(Timestamp::from_millis(40_000)));
+        assert_eq!(task.claims_without_progress, 1);
+    }
+
+    #[test]
+    fn too_many_claims_without_progress_end_in_quarantine() {
+        let task = Task {
+            claims_without_progress: 2,
+            ..pending(0)
+        };
+        assert!(matches!(claim(&task, &RULES, NOW), Claim::Lease(_)));
+        let task = Task {
+            claims_without_progress: 3,
+            ..pending(0)
+        };
+        let Claim::Quarantine(change, instance) = claim(&task, &RULES, NOW) else {
+            panic!("quarantined")
+        };
+        assert_eq!(change, TaskChange::Delete);
+        assert_eq!(instance.status, InstanceStatus::Errored);
+        assert_eq!(instance.completed_at, Some(NOW));
+        assert_eq!(instance.error.map(|e| e.name).as_deref(), Some(QUARANTINED));
+    }
+
+    #[test]
+    fn a_pause_whose_runner_died_takes_effect_on_the_next_claim() {
+        let task = Task {
+            pause_requested: true,
+            ..pending(0)
+        };
+        let Claim::Hold(TaskChange::Put(held), instance) = claim(&task, &RULES, NOW) else {
+            panic!("held")
+        };
+        assert_eq!(
+            (held.state, held.pause_requested, held.epoch),
+            (TaskState::Held, false, 4)
+        );
+        assert_eq!(instance.status, InstanceStatus::Paused);
+    }
+
+    #[test]
+    fn resuming_work_goes_first_and_new_work_does_not_starve() {
+        let fresh = Span::from_millis(499);
+        let starving = NEW_WORK_WAIT_MAX;
+        for (wanted, resuming, new, waited, expected) in [
+            (10, 20, 20, fresh, (10, 0)),
+            (10, 4, 20, fresh, (4, 6)),
+            (10, 4, 3, fresh, (4, 3)),
+            (10, 20, 20, starving, (7, 3)),
+            (10, 20, 1, starving, (9, 1)),
+            (1, 20, 20, starving, (0, 1)),
+            (0, 20, 20, starving, (0, 0)),
+            (10, 0, 20, starving, (0, 10)),
+            (10, 20, 0, starving, (10, 0)),
+        ] {
+            assert_eq!(share(wanted, resuming, new, waited), expected);
+        }
+    }
+}

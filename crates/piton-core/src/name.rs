@@ -1,0 +1,183 @@
+//! Names, parsed once at the edge: workflow names, instance ids, event types and step names.
+//!
+//! A value of one of these types is valid; nothing behind the edge checks again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Code, Limits, Refusal};
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// A name that was valid when it was stored; limits may have changed since.
+            pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name!(
+    /// The name of a registered workflow.
+    WorkflowName
+);
+name!(
+    /// The id of an instance, unique within its workflow.
+    InstanceId
+);
+name!(
+    /// The type of an event, matched by `wait_for_event`.
+    EventType
+);
+name!(
+    /// The name of a step: its identity within a run.
+    StepName
+);
+
+impl WorkflowName {
+    /// Parses a workflow name.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_WORKFLOW_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        let max = limits.workflow_name_bytes_max;
+        check_identifier("workflow name", Code::InvalidWorkflowName, text, max).map(Self)
+    }
+}
+
+impl InstanceId {
+    /// Parses an instance id.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_INSTANCE_ID`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        let max = limits.instance_id_bytes_max;
+        check_identifier("instance id", Code::InvalidInstanceId, text, max).map(Self)
+    }
+}
+
+impl EventType {
+    /// Parses an event type.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_EVENT_TYPE`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        let max = limits.event_type_bytes_max;
+        check_identifier("event type", Code::InvalidEventType, text, max).map(Self)
+    }
+}
+
+impl StepName {
+    /// Parses a step name; white space around it does not count.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_STEP_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        let trimmed = text.trim();
+        let max = limits.step_name_bytes_max;
+        let refuse = |message| Err(Refusal::new(Code::InvalidStepName, message));
+        if trimmed.is_empty() {
+            return refuse("a step name is empty; give each step a name of its own".to_owned());
+        }
+        if trimmed.len() > max {
+            let (shown, len) = (shorten(trimmed), trimmed.len());
+            return refuse(format!(
+                "step name {shown:?} is {len} bytes long, more than the limit of {max}"
+            ));
+        }
+        Ok(Self(Arc::from(trimmed)))
+    }
+}
+
+/// Checks `^[a-zA-Z0-9_][a-zA-Z0-9_-]*$` and the length.
+fn check_identifier(what: &str, code: Code, text: &str, max: usize) -> Result<Arc<str>, Refusal> {
+    let refuse = |message| Err(Refusal::new(code, message));
+    if text.is_empty() {
+        return refuse(format!("{what} is empty"));
+    }
+    if text.len() > max {
+        let (shown, len) = (shorten(text), text.len());
+        return refuse(format!(
+            "{what} {shown:?} is {len} bytes long, more than the limit of {max}"
+        ));
+    }
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if text.starts_with('-') || !text.bytes().all(allowed) {
+        return refuse(format!(
+            "{what} {text:?} may have only letters, digits, `_` and `-`, and must not start with `-`"
+        ));
+    }
+    Ok(Arc::from(text))
+}
+
+/// The start of a text that is too long to be repeated in an error.
+fn shorten(text: &str) -> String {
+    text.chars().take(40).chain("…".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_follow_the_pattern() {
+        let limits = Limits::default();
+        for good in ["a", "0", "_x", "order-123", "A_b-C", &"x".repeat(100)] {
+            assert_eq!(InstanceId::parse(good, &limits).expect(good).as_str(), good);
+        }
+        for bad in ["", "-a", "a b", "ä", "a/b", "a\0", &"x".repeat(101)] {
+            let refusal = InstanceId::parse(bad, &limits).expect_err(bad);
+            assert_eq!(refusal.code, Code::InvalidInstanceId);
+        }
+        assert_eq!(
+            WorkflowName::parse(&"w".repeat(64), &limits).map(|n| n.0.len()),
+            Ok(64)
+        );
+        let refusal = WorkflowName::parse(&"w".repeat(65), &limits).expect_err("too long");
+        assert!(refusal.message.contains("65 bytes") && refusal.message.contains("64"));
+        assert_eq!(
+            EventType::parse("", &limits).expect_err("empty").code,
+            Code::InvalidEventType
+        );
+    }
+
+    #[test]
+    fn step_names_are_trimmed_and_bounded() {
+        let limits = Limits::default();
+        assert_eq!(
+            StepName::parse("  charge card\n", &limits).map(|n| n.to_string()),
+            Ok("charge card".into())
+        );
+        assert!(StepName::parse(&"s".repeat(256), &limits).is_ok());
+        for bad in ["", "   ", &"s".repeat(257)] {
+            let refusal = StepName::parse(bad, &limits).expect_err("invalid");
+            assert_eq!(refusal.code, Code::InvalidStepName);
+        }
+    }
+}

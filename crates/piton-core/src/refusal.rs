@@ -1,0 +1,127 @@
+//! Why something was refused: a stable code and a sentence.
+
+use std::fmt;
+
+/// The stable, machine-readable codes of every refusal. They never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Code {
+    /// No workflow of that name is registered.
+    WorkflowNotFound,
+    /// No instance of that id exists in the workflow.
+    InstanceNotFound,
+    /// The workflow has an instance of that id already.
+    InstanceIdAlreadyExists,
+    /// The instance has ended; it takes no events and cannot be paused or terminated.
+    InstanceTerminal,
+    /// A workflow name is empty, too long or has characters outside `[A-Za-z0-9_-]`.
+    InvalidWorkflowName,
+    /// An instance id is empty, too long or has characters outside `[A-Za-z0-9_-]`.
+    InvalidInstanceId,
+    /// An event type is empty, too long or has characters outside `[A-Za-z0-9_-]`.
+    InvalidEventType,
+    /// A step name is empty or too long.
+    InvalidStepName,
+    /// A page cursor is damaged or belongs to another list.
+    InvalidCursor,
+    /// The instance never had that run.
+    InvalidRunNumber,
+    /// A duration cannot be understood or is out of range.
+    InvalidDuration,
+    /// Some other input is out of range.
+    ValidationError,
+    /// The params do not decode into the workflow's type.
+    WorkflowParamsInvalid,
+    /// A payload is larger than its limit.
+    PayloadTooLarge,
+    /// Two steps of one name were awaited at the same time.
+    DuplicateStepKey,
+    /// A step name was used before with another type of step.
+    StepTypeMismatch,
+    /// The run has more steps than the limit allows.
+    TooManySteps,
+    /// A stored value does not decode into the type the code asks for.
+    DecodeFailed,
+    /// A value cannot be written as JSON.
+    EncodeFailed,
+    /// Writes inside a step's transaction broke a unique constraint.
+    UniqueConstraint,
+    /// Writes inside a step's transaction failed.
+    StepTransaction,
+    /// The store cannot be used now; trying again later may work.
+    StoreUnavailable,
+    /// The database file, its version or its place is not usable.
+    StoreUnusable,
+    /// The engine is shutting down.
+    ShuttingDown,
+    /// The instance ended as errored or terminated, so that it has no result.
+    NoResult,
+    /// Broken invariant inside the engine.
+    Internal,
+}
+
+impl Code {
+    /// The code as it is written everywhere.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Code::WorkflowNotFound => "WORKFLOW_NOT_FOUND",
+            Code::InstanceNotFound => "INSTANCE_NOT_FOUND",
+            Code::InstanceIdAlreadyExists => "INSTANCE_ID_ALREADY_EXISTS",
+            Code::InstanceTerminal => "INSTANCE_TERMINAL",
+            Code::InvalidWorkflowName => "INVALID_WORKFLOW_NAME",
+            Code::InvalidInstanceId => "INVALID_INSTANCE_ID",
+            Code::InvalidEventType => "INVALID_EVENT_TYPE",
+            Code::InvalidStepName => "INVALID_STEP_NAME",
+            Code::InvalidCursor => "INVALID_CURSOR",
+            Code::InvalidRunNumber => "INVALID_RUN_NUMBER",
+            Code::InvalidDuration => "INVALID_DURATION",
+            Code::ValidationError => "VALIDATION_ERROR",
+            Code::WorkflowParamsInvalid => "WORKFLOW_PARAMS_INVALID",
+            Code::PayloadTooLarge => "PAYLOAD_TOO_LARGE",
+            Code::DuplicateStepKey => "DUPLICATE_STEP_KEY",
+            Code::StepTypeMismatch => "STEP_TYPE_MISMATCH",
+            Code::TooManySteps => "TOO_MANY_STEPS",
+            Code::DecodeFailed => "DECODE_FAILED",
+            Code::EncodeFailed => "ENCODE_FAILED",
+            Code::UniqueConstraint => "UNIQUE_CONSTRAINT",
+            Code::StepTransaction => "STEP_TRANSACTION",
+            Code::StoreUnavailable => "STORE_UNAVAILABLE",
+            Code::StoreUnusable => "STORE_UNUSABLE",
+            Code::ShuttingDown => "SHUTTING_DOWN",
+            Code::NoResult => "NO_RESULT",
+            Code::Internal => "INTERNAL",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A refusal: what was wrong, where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The stable code.
+    pub code: Code,
+    /// A sentence for people: lowercase, no final dot.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal with its code and sentence.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+impl From<crate::DurationError> for Refusal {
+    fn from(error: crate::DurationError) -> Self {
+        Self::new(Code::InvalidDuration, error.to_string())
+    }
+}

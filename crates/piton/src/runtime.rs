@@ -1,0 +1,176 @@
+//! The injected source of time, randomness and tasks (rule R6).
+//!
+//! **This is the only file that reads a clock, draws a random number or spawns a task.** Everything else
+//! asks a [`Runtime`], so that tests run on a virtual clock and the simulator decides what happens next.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use piton_core::{Span, Timestamp};
+use ulid::Ulid;
+
+/// A future without a name.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Time, randomness and tasks.
+pub trait Runtime: Send + Sync + 'static {
+    /// The wall clock. It may jump in either direction.
+    fn now(&self) -> Timestamp;
+
+    /// A clock that never goes back, in milliseconds from some fixed moment.
+    fn monotonic_ms(&self) -> u64;
+
+    /// Sixty-four random bits.
+    fn random_u64(&self) -> u64;
+
+    /// Ends when the monotonic clock has advanced by `span`, never before.
+    fn sleep(&self, span: Span) -> BoxFuture<()>;
+
+    /// Starts a task that runs by itself. It is aborted when the returned owner is dropped.
+    fn spawn(&self, task: BoxFuture<()>) -> TaskOwner;
+}
+
+/// The owner of a spawned task: dropping it aborts the task.
+pub struct TaskOwner(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl TaskOwner {
+    /// An owner that calls `abort` when it is dropped.
+    pub fn new(abort: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(abort)))
+    }
+
+    /// Lets the task run on without an owner; for tasks that bound their own life.
+    pub fn detach(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for TaskOwner {
+    fn drop(&mut self) {
+        if let Some(abort) = self.0.take() {
+            abort();
+        }
+    }
+}
+
+impl fmt::Debug for TaskOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TaskOwner")
+    }
+}
+
+/// The real world: the system's clocks, the system's randomness, and the ambient tokio runtime.
+#[derive(Debug)]
+pub struct TokioRuntime {
+    handle: tokio::runtime::Handle,
+    start: Instant,
+    hashes: RandomState,
+    draws: std::sync::atomic::AtomicU64,
+}
+
+impl TokioRuntime {
+    /// A runtime on the tokio runtime this is called from.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn current() -> crate::Result<Arc<Self>> {
+        let handle = tokio::runtime::Handle::try_current().map_err(|_| {
+            crate::Error::new(
+                "no tokio runtime here: call this inside #[tokio::main] or Runtime::block_on",
+            )
+        })?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one file that may read the clock"
+        )]
+        let start = Instant::now();
+        Ok(Arc::new(Self {
+            handle,
+            start,
+            hashes: RandomState::new(),
+            draws: 0.into(),
+        }))
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn now(&self) -> Timestamp {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one file that may read the clock"
+        )]
+        SystemTime::now().into()
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn random_u64(&self) -> u64 {
+        // `RandomState` is seeded by the operating system; hashing a counter with it gives a stream that
+        // nobody outside can predict and costs no dependency.
+        let draw = self
+            .draws
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut hasher = self.hashes.build_hasher();
+        hasher.write_u64(draw);
+        hasher.finish()
+    }
+
+    fn sleep(&self, span: Span) -> BoxFuture<()> {
+        let ms = u64::try_from(span.as_millis()).unwrap_or(0);
+        #[expect(clippy::disallowed_methods, reason = "the one file that may sleep")]
+        Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> TaskOwner {
+        let abort = self.handle.spawn(task).abort_handle();
+        TaskOwner::new(move || abort.abort())
+    }
+}
+
+/// Makes ids: a prefix and a monotonic ULID, so that they sort by the time they were made.
+pub struct Ids {
+    runtime: Arc<dyn Runtime>,
+    last: Mutex<Ulid>,
+}
+
+impl Ids {
+    /// A source of ids that takes time and randomness from `runtime`.
+    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            runtime,
+            last: Mutex::new(Ulid::nil()),
+        }
+    }
+
+    /// The next id, greater than every id this source has made before.
+    pub fn next(&self, prefix: &str) -> Arc<str> {
+        let now_ms = u64::try_from(self.runtime.now().as_millis()).unwrap_or(0);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || {
+            let random =
+                u128::from(self.runtime.random_u64()) << 64 | u128::from(self.runtime.random_u64());
+            Ulid::from_parts(now_ms, random)
+        };
+        // In the same millisecond, or with a clock set back, the next id is the last one plus one.
+        *last = if last.timestamp_ms() < now_ms {
+            fresh()
+        } else {
+            last.increment().unwrap_or_else(|_| fresh())
+        };
+        Arc::from(format!("{prefix}_{}", *last))
+    }
+}
+
+impl fmt::Debug for Ids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ids")
+    }
+}

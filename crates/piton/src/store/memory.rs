@@ -1,0 +1,4 @@
+//! stub
+/// Stub.
+#[derive(Debug)]
+pub struct MemoryStore;

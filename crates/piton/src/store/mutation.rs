@@ -1,0 +1,96 @@
+//! What a step may do inside its own boundary's transaction.
+
+use std::fmt;
+
+use piton_core::WorkflowName;
+
+use super::{NewEvent, NewInstance};
+
+/// One piece of work inside a boundary's transaction. They run in the order they were asked for.
+pub enum Mutation {
+    /// A statement of the user's on the same database.
+    Execute {
+        /// The statement, with `?1`, `?2`, … (`$1`, … on PostgreSQL) for the parameters.
+        sql: String,
+        /// The parameters.
+        params: Vec<SqlValue>,
+    },
+    /// Another instance comes into being exactly if the step completes.
+    Create {
+        /// Its workflow.
+        workflow: WorkflowName,
+        /// Its id and params.
+        instance: NewInstance,
+    },
+    /// An event is sent exactly if the step completes.
+    SendEvent(NewEvent),
+    /// Anything the user can do with a `rusqlite` transaction.
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteWork),
+}
+
+/// User code that runs inside the SQLite transaction of a boundary.
+#[cfg(feature = "sqlite")]
+pub type SqliteWork = Box<dyn FnOnce(&rusqlite::Transaction<'_>) -> crate::Result<()> + Send>;
+
+impl fmt::Debug for Mutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mutation::Execute { sql, .. } => write!(f, "Execute({sql})"),
+            Mutation::Create { workflow, instance } => {
+                write!(f, "Create({workflow}/{})", instance.id)
+            }
+            Mutation::SendEvent(event) => write!(f, "SendEvent({})", event.event_type),
+            #[cfg(feature = "sqlite")]
+            Mutation::Sqlite(_) => f.write_str("Sqlite(..)"),
+        }
+    }
+}
+
+/// A parameter of a statement.
+///
+/// ```
+/// use piton::store::SqlValue;
+/// assert_eq!(SqlValue::from("x"), SqlValue::Text("x".into()));
+/// assert_eq!(SqlValue::from(None::<i64>), SqlValue::Null);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum SqlValue {
+    /// NULL.
+    Null,
+    /// An integer or a boolean.
+    Integer(i64),
+    /// A floating-point number.
+    Real(f64),
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Blob(Vec<u8>),
+}
+
+macro_rules! sql_value {
+    ($($type:ty => |$value:ident| $make:expr),* $(,)?) => {$(
+        impl From<$type> for SqlValue {
+            fn from($value: $type) -> Self {
+                $make
+            }
+        }
+    )*};
+}
+sql_value! {
+    bool => |value| Self::Integer(value.into()),
+    i32 => |value| Self::Integer(value.into()),
+    u32 => |value| Self::Integer(value.into()),
+    i64 => |value| Self::Integer(value),
+    f64 => |value| Self::Real(value),
+    &str => |value| Self::Text(value.to_owned()),
+    String => |value| Self::Text(value),
+    &String => |value| Self::Text(value.clone()),
+    Vec<u8> => |value| Self::Blob(value),
+}
+
+impl<T: Into<SqlValue>> From<Option<T>> for SqlValue {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(SqlValue::Null, Into::into)
+    }
+}
