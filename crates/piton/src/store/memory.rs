@@ -1,4 +1,0 @@
-//! stub
-/// Stub.
-#[derive(Debug)]
-pub struct MemoryStore;

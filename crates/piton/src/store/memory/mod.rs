@@ -1,0 +1,215 @@
+//! The store that keeps everything in memory: for tests, for examples, and for reading.
+//!
+//! It is the shortest complete answer to what a [`Store`] is. One mutex around plain maps makes every
+//! method one transaction; each reads the rows concerned, asks `piton_core` what changes, and writes that.
+//! Nothing survives the process, and there is no SQL for step transactions: otherwise it keeps every
+//! promise of the seam.
+//!
+//! Read `client` and `runner` for what each call does, `state` for the rows and their indexes.
+
+mod client;
+mod reading;
+mod runner;
+mod state;
+mod transaction;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use piton_core::record::{
+    EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
+};
+use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+
+use self::state::{Run, State};
+use self::transaction::Transaction;
+use super::{
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
+    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
+    Store, StoreError,
+};
+use crate::runtime::{Ids, Runtime};
+
+/// A [`Store`] in memory: as strict as the others, and gone with the process.
+pub struct MemoryStore {
+    runtime: Arc<dyn Runtime>,
+    ids: Ids,
+    observers: Observers,
+    /// `None` once closed.
+    state: Mutex<Option<State>>,
+}
+
+impl MemoryStore {
+    /// An empty store whose clock and ids come from `runtime`.
+    pub fn new(runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        Arc::new(Self {
+            ids: Ids::new(Arc::clone(&runtime)),
+            runtime,
+            observers: Observers::default(),
+            state: Mutex::new(Some(State::default())),
+        })
+    }
+
+    fn with_state<T>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        // A transaction that panicked may be half written: like a failed fsync, it ends the store.
+        let panicked = |_| StoreError::Failed("a transaction panicked".to_owned());
+        let closed = || StoreError::Unavailable("it was closed".to_owned());
+        let mut state = self.state.lock().map_err(panicked)?;
+        work(state.as_mut().ok_or_else(closed)?)
+    }
+
+    /// Runs one transaction, and tells the observers once it is over.
+    fn transact<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, StoreError>,
+    ) -> Answer<T> {
+        let done = self.with_state(|state| {
+            let mut transaction = Transaction {
+                state,
+                ids: &self.ids,
+                now: self.runtime.now(),
+                hints: Vec::new(),
+            };
+            let answer = work(&mut transaction)?;
+            Ok((answer, transaction.hints))
+        });
+        let answer = done.map(|(answer, hints)| {
+            self.observers.tell(hints);
+            answer
+        });
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn read<T: Send + 'static>(&self, work: impl FnOnce(&State) -> T) -> Answer<T> {
+        Box::pin(std::future::ready(self.with_state(|state| Ok(work(state)))))
+    }
+
+    fn read_run<T: Send + 'static>(
+        &self,
+        instance: InstanceKey,
+        run: RunNumber,
+        work: impl FnOnce(&Run) -> Vec<T>,
+    ) -> Answer<Vec<T>> {
+        self.read(|state| state.run(instance, run).map(work).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryStore")
+    }
+}
+
+impl Store for MemoryStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn observe(&self, observer: Weak<dyn Observer>) {
+        self.observers.add(observer);
+    }
+
+    fn create(&self, request: CreateRequest) -> Answer<Vec<Created>> {
+        self.transact(|tx| Ok(tx.create(request)?))
+    }
+
+    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
+        self.transact(|tx| Ok(tx.send_event(event)?))
+    }
+
+    fn steer(
+        &self,
+        workflow: WorkflowName,
+        id: InstanceId,
+        action: Action,
+    ) -> Answer<InstanceRecord> {
+        self.transact(|tx| Ok(tx.steer(&workflow, &id, action)?))
+    }
+
+    fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.transact(|tx| Ok(tx.claim(&request)))
+    }
+
+    fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
+        self.read_run(instance, run, |run| run.steps.values().cloned().collect())
+    }
+
+    fn commit(&self, boundary: Boundary) -> Answer<Committed> {
+        self.transact(|tx| tx.commit(boundary))
+    }
+
+    fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
+        self.transact(|tx| Ok(tx.renew(keys, lease)))
+    }
+
+    fn release(&self, keys: Vec<RunKey>) -> Answer<()> {
+        self.transact(|tx| {
+            tx.release(keys);
+            Ok(())
+        })
+    }
+
+    fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.transact(|tx| Ok(tx.next_due_at(&workflows)))
+    }
+
+    fn append_logs(
+        &self,
+        instance: InstanceKey,
+        run: RunNumber,
+        lines: Vec<LogLine>,
+    ) -> Answer<()> {
+        self.transact(|tx| {
+            tx.append_logs(instance, run, lines);
+            Ok(())
+        })
+    }
+
+    fn instance(&self, workflow: WorkflowName, id: InstanceId) -> Answer<Option<InstanceView>> {
+        self.read(|state| reading::instance(state, &workflow, &id))
+    }
+
+    fn instances(&self, query: InstanceQuery) -> Answer<Vec<InstanceRecord>> {
+        self.read(|state| reading::instances(state, &query))
+    }
+
+    fn steps(&self, page: PageQuery) -> Answer<Vec<StepRecord>> {
+        self.read_run(page.instance, page.run, |run| {
+            reading::page(&run.steps, page, |_| true)
+        })
+    }
+
+    fn events(&self, page: PageQuery) -> Answer<Vec<EventRecord>> {
+        self.read_run(page.instance, page.run, |run| {
+            reading::page(&run.events, page, |_| true)
+        })
+    }
+
+    fn logs(&self, page: PageQuery, filter: LogFilter) -> Answer<Vec<LogRecord>> {
+        let keep = |log: &LogRecord| {
+            let category = filter.category.as_ref();
+            filter.level.is_none_or(|level| log.line.level == level)
+                && category.is_none_or(|category| log.line.category == *category)
+        };
+        self.read_run(page.instance, page.run, |run| {
+            reading::page(&run.logs, page, keep)
+        })
+    }
+
+    fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>> {
+        self.read(|state| reading::ended(state, instances))
+    }
+
+    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(reading::backlog)
+    }
+
+    fn close(&self) -> Answer<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = None;
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

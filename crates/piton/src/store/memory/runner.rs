@@ -1,0 +1,299 @@
+//! What runners do: claim, commit, renew, release, tell the story of a fenced pass.
+
+use std::collections::BTreeSet;
+
+use piton_core::boundary::{self, After, Fenced, Wait};
+use piton_core::claim::{self, Claim};
+use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
+use piton_core::{
+    Code, InstanceStatus, Refusal, Span, TaskState, Timestamp, WorkflowName, lifecycle, story,
+};
+
+use super::client::already_exists;
+use super::transaction::Transaction;
+use crate::store::{
+    Boundary, ClaimAnswer, ClaimRequest, ClaimedRun, Committed, Mutation, MutationError, Renewed,
+    RowState, StoreError, WaitLook,
+};
+
+impl Transaction<'_> {
+    /// Goes on until it has what was wanted or nothing is due: a task that is held or quarantined leaves
+    /// the queue, so that the loop ends and such tasks delay nobody.
+    pub(super) fn claim(&mut self, request: &ClaimRequest) -> ClaimAnswer {
+        let mut claimed = Vec::new();
+        loop {
+            let keys = self.candidates(&request.workflows, request.wanted - claimed.len());
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                claimed.extend(self.claim_one(key, request));
+            }
+        }
+        ClaimAnswer {
+            now: self.now,
+            claimed,
+            next_due_at: self.next_due_at(&request.workflows),
+        }
+    }
+
+    fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
+        let due = self.state.due_tasks(workflows, self.now, wanted);
+        let oldest_new_waited = due
+            .new
+            .first()
+            .map_or(Span::ZERO, |(due_at, _)| self.now.since(*due_at));
+        let (resuming, new) =
+            claim::share(wanted, due.resuming.len(), due.new.len(), oldest_new_waited);
+        let resuming = due.resuming.iter().take(resuming);
+        let chosen = resuming.chain(due.new.iter().take(new));
+        chosen.map(|(_, key)| *key).collect()
+    }
+
+    fn claim_one(&mut self, key: InstanceKey, request: &ClaimRequest) -> Option<ClaimedRun> {
+        let task = *self.state.task(key).expect("a queue holds living tasks");
+        match claim::claim(&task, &request.rules, self.now) {
+            Claim::Lease(leased) => Some(self.lease(key, &task, leased, &request.runner)),
+            Claim::Hold(change, instance) => {
+                self.log(key, story::paused());
+                self.apply(key, change, Some(instance));
+                None
+            }
+            Claim::Quarantine(change, instance) => {
+                if let Some(error) = &instance.error {
+                    self.log(key, story::quarantined(error));
+                }
+                self.apply(key, change, Some(instance));
+                None
+            }
+            Claim::Skip => unreachable!("the queues and the rules agree on what is due"),
+        }
+    }
+
+    fn lease(&mut self, key: InstanceKey, before: &Task, task: Task, runner: &str) -> ClaimedRun {
+        let line = match before.state {
+            TaskState::Leased => story::taken_over(runner, task.epoch),
+            TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+        };
+        self.log(key, line);
+        self.put_task(key, task);
+        let now = self.now;
+        let record = &mut self.instance_mut(key).record;
+        if record.status != InstanceStatus::Active || record.started_at.is_none() {
+            record.status = InstanceStatus::Active;
+            record.started_at = record.started_at.or(Some(now));
+            record.updated_at = now;
+        }
+        ClaimedRun {
+            workflow: record.workflow.clone(),
+            id: record.id.clone(),
+            params: record.params.clone(),
+            created_at: record.created_at,
+            key,
+            task,
+        }
+    }
+
+    pub(super) fn next_due_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
+        let known = workflows.iter();
+        known
+            .filter_map(|name| self.state.workflows.get(name)?.next_due_at())
+            .min()
+    }
+
+    pub(super) fn commit(&mut self, boundary: Boundary) -> Result<Committed, StoreError> {
+        let key = boundary.key.instance;
+        let task = boundary::guard(self.state.task(key), &boundary.key)
+            .map_err(|Fenced| StoreError::Fenced)?;
+        self.check_mutations(&boundary.mutations)
+            .map_err(StoreError::Mutation)?;
+        self.check_rows(&boundary)?;
+
+        // Everything is checked: from here on nothing fails.
+        for mutation in boundary.mutations {
+            self.mutate(mutation);
+        }
+        let run = self.instance_mut(key).current_run_mut();
+        for line in boundary.logs {
+            run.append_log(task.run, line);
+        }
+        for step in boundary.steps {
+            self.write_step(key, step.row, step.record);
+        }
+        let looks = boundary.waits.into_iter();
+        let settled: Vec<StepRecord> = looks.filter_map(|wait| self.look(key, wait)).collect();
+        let (task, instance, after) =
+            boundary::after(&task, &boundary.next, !settled.is_empty(), self.now);
+        if after == After::Paused {
+            self.log(key, story::paused());
+        }
+        self.apply(key, task, instance);
+        Ok(Committed {
+            now: self.now,
+            after,
+            settled,
+        })
+    }
+
+    /// Refuses mutations that cannot all be applied in their order.
+    fn check_mutations(&self, mutations: &[Mutation]) -> Result<(), MutationError> {
+        let mut created = BTreeSet::new();
+        for mutation in mutations {
+            let checked = match mutation {
+                Mutation::Create { workflow, instance } => {
+                    if created.insert((workflow, &instance.id)) {
+                        self.check_create(workflow, &instance.id)
+                    } else {
+                        Err(already_exists(workflow, &instance.id))
+                    }
+                }
+                Mutation::SendEvent(event) if created.contains(&(&event.workflow, &event.id)) => {
+                    Ok(())
+                }
+                Mutation::SendEvent(event) => self
+                    .find(&event.workflow, &event.id)
+                    .and_then(|key| self.check_event(key, event).map(|_| ())),
+                Mutation::Execute { .. } => Err(no_sql()),
+                #[cfg(feature = "sqlite")]
+                Mutation::Sqlite(_) => Err(no_sql()),
+            };
+            checked.map_err(|Refusal { code, message }| MutationError { code, message })?;
+        }
+        Ok(())
+    }
+
+    fn mutate(&mut self, mutation: Mutation) {
+        match mutation {
+            Mutation::Create { workflow, instance } => {
+                self.insert(&workflow, instance, None);
+            }
+            Mutation::SendEvent(event) => {
+                self.send_event(event).expect("it was checked");
+            }
+            Mutation::Execute { .. } => unreachable!("it was checked"),
+            #[cfg(feature = "sqlite")]
+            Mutation::Sqlite(_) => unreachable!("it was checked"),
+        }
+    }
+
+    /// Refuses rows that contradict what is stored. No runner writes such rows; one that did would
+    /// change a recorded outcome (rule R2).
+    fn check_rows(&self, boundary: &Boundary) -> Result<(), Refusal> {
+        let run = self.instance(boundary.key.instance).current_run();
+        let steps = boundary.steps.iter().map(|step| (step.row, &step.record));
+        let waits = boundary.waits.iter().map(|wait| (wait.row, &wait.record));
+        for (row, record) in steps.chain(waits) {
+            let stored = run.steps.get(&u64::from(record.position));
+            let fits = match row {
+                RowState::New => stored.is_none(),
+                RowState::Changed | RowState::Stored => {
+                    stored.is_some_and(|stored| !stored.status.is_settled())
+                }
+            };
+            if !fits {
+                let (position, name) = (record.position, &record.name);
+                let message =
+                    format!("step `{name}` at position {position} is not {row:?} in the store");
+                return Err(Refusal::new(Code::Internal, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_step(&mut self, key: InstanceKey, row: RowState, record: StepRecord) {
+        let write = match row {
+            RowState::New | RowState::Changed => true,
+            RowState::Stored => record.status.is_settled(),
+        };
+        if write {
+            self.instance_mut(key).current_run_mut().put_step(record);
+        }
+    }
+
+    /// Registers a wait and looks for its event under one lock (rule R5); returns it once it is settled.
+    fn look(&mut self, key: InstanceKey, wait: WaitLook) -> Option<StepRecord> {
+        let now = self.now;
+        let run = self.instance_mut(key).current_run_mut();
+        let event = run.event_for(&wait.record);
+        let event_seq = event.map(|event| event.seq);
+        match boundary::settle_wait(&wait.record, event, wait.seq, now) {
+            Wait::Open => {
+                self.write_step(key, wait.row, wait.record);
+                None
+            }
+            Wait::Delivered(step) => {
+                let seq = event_seq.expect("only an event settles a wait as delivered");
+                run.deliver(seq, step.name.clone(), now);
+                self.write_step(key, wait.row, step.clone());
+                Some(step)
+            }
+            Wait::TimedOut(step) => {
+                if let Some(error) = &step.error {
+                    self.log(key, story::wait_timed_out(&step.name, error));
+                }
+                self.write_step(key, wait.row, step.clone());
+                Some(step)
+            }
+        }
+    }
+
+    pub(super) fn renew(&mut self, keys: Vec<RunKey>, lease: Span) -> Vec<Renewed> {
+        let lease_until = Some(self.now.plus(lease));
+        let mut renewed = Vec::new();
+        for key in keys {
+            let Ok(task) = boundary::guard(self.state.task(key.instance), &key) else {
+                continue;
+            };
+            let pause_requested = task.pause_requested;
+            self.put_task(
+                key.instance,
+                Task {
+                    lease_until,
+                    ..task
+                },
+            );
+            renewed.push(Renewed {
+                key,
+                pause_requested,
+            });
+        }
+        renewed
+    }
+
+    pub(super) fn release(&mut self, keys: Vec<RunKey>) {
+        for key in keys {
+            let Ok(task) = boundary::guard(self.state.task(key.instance), &key) else {
+                continue;
+            };
+            let change = lifecycle::release(&task, self.now);
+            self.log(key.instance, story::released());
+            if change.instance.is_some() {
+                self.log(key.instance, story::paused());
+            }
+            self.apply(key.instance, change.task, change.instance);
+        }
+    }
+
+    pub(super) fn append_logs(
+        &mut self,
+        key: InstanceKey,
+        run_number: RunNumber,
+        lines: Vec<LogLine>,
+    ) {
+        let instance = self.state.instances.get_mut(&key);
+        let run = instance.and_then(|instance| instance.run_mut(run_number));
+        // Lines of a run that never was have no reader.
+        let Some(run) = run else { return };
+        for line in lines {
+            run.append_log(run_number, line);
+        }
+    }
+}
+
+fn no_sql() -> Refusal {
+    Refusal::new(
+        Code::StepTransaction,
+        "the memory store has no SQL: open a `sqlite:` store to run statements in a step's \
+         transaction, or use `create` and `send_event`, which every store has",
+    )
+}
