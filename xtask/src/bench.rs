@@ -67,35 +67,17 @@ mod tests {
 
     #[test]
     fn only_the_given_options_are_passed_on() {
-        let none = Args {
-            quick: false,
-            store: None,
-            json: None,
-        };
+        let none = Args { quick: false, store: None, json: None };
         assert!(none.to_bench_args().unwrap().is_empty());
 
-        let some = Args {
-            quick: true,
-            store: Some("sqlite".to_owned()),
-            json: None,
-        };
-        assert_eq!(
-            some.to_bench_args().unwrap(),
-            ["--quick", "--store", "sqlite"]
-        );
+        let some = Args { quick: true, store: Some("sqlite".to_owned()), json: None };
+        assert_eq!(some.to_bench_args().unwrap(), ["--quick", "--store", "sqlite"]);
     }
 
     #[test]
     fn the_json_file_is_where_the_user_is() {
-        let args = Args {
-            quick: false,
-            store: None,
-            json: Some("results.json".into()),
-        };
+        let args = Args { quick: false, store: None, json: Some("results.json".into()) };
         let here = std::env::current_dir().unwrap().join("results.json");
-        assert_eq!(
-            args.to_bench_args().unwrap(),
-            ["--json".into(), here.into_os_string()]
-        );
+        assert_eq!(args.to_bench_args().unwrap(), ["--json".into(), here.into_os_string()]);
     }
 }

@@ -49,11 +49,7 @@ pub(crate) fn is_installed(subcommand: &str) -> bool {
 /// The command as one would type it, variables first.
 fn command_line(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
-        Some(format!(
-            "{}={}",
-            name.to_string_lossy(),
-            shell_quoted(value?)
-        ))
+        Some(format!("{}={}", name.to_string_lossy(), shell_quoted(value?)))
     });
     let args = command.get_args().map(shell_quoted);
     let words: Vec<String> = variables.chain(["cargo".to_owned()]).chain(args).collect();

@@ -17,9 +17,7 @@ Examples:
 pub(crate) struct Args;
 
 pub(crate) fn run(stages: &mut Stages) -> Result<()> {
-    stages.run("fmt", || {
-        cargo::run(cargo::command(["fmt", "--all", "--check"]))
-    })?;
+    stages.run("fmt", || cargo::run(cargo::command(["fmt", "--all", "--check"])))?;
     tidy::run(stages)?;
     stages.run("clippy", clippy)?;
     stages.run("doc", doc)?;

@@ -71,9 +71,7 @@ mod tests {
     fn everything_after_the_dashes_goes_to_the_test_runner() {
         let command =
             Command::parse_from(["xtask", "test", "--", "-p", "piton-core", "--nocapture"]);
-        let Command::Test(args) = command else {
-            panic!("parsed as another command: {command:?}")
-        };
+        let Command::Test(args) = command else { panic!("parsed as another command: {command:?}") };
         assert_eq!(args.runner_args, ["-p", "piton-core", "--nocapture"]);
     }
 }

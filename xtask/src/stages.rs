@@ -35,11 +35,8 @@ impl Stages {
         let started_at = now();
         let result = action();
         let elapsed = started_at.elapsed();
-        let outcome = if result.is_ok() {
-            Outcome::Passed(elapsed)
-        } else {
-            Outcome::Failed(elapsed)
-        };
+        let outcome =
+            if result.is_ok() { Outcome::Passed(elapsed) } else { Outcome::Failed(elapsed) };
         self.finished.push(Stage { name, outcome });
         result.with_context(|| format!("stage `{name}` failed"))
     }
@@ -47,18 +44,12 @@ impl Stages {
     /// Records that a stage did not run and why, so that a green table hides nothing.
     pub(crate) fn skip(&mut self, name: &'static str, reason: &'static str) {
         println!("\n==> {name}: skipped: {reason}");
-        self.finished.push(Stage {
-            name,
-            outcome: Outcome::Skipped(reason),
-        });
+        self.finished.push(Stage { name, outcome: Outcome::Skipped(reason) });
     }
 }
 
 /// The developer's own clock: there is no engine here whose time could be injected (rule R6).
-#[expect(
-    clippy::disallowed_methods,
-    reason = "measures the stages of a developer's command"
-)]
+#[expect(clippy::disallowed_methods, reason = "measures the stages of a developer's command")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -84,11 +75,7 @@ impl fmt::Display for Stages {
                 }
             }
         }
-        let total: Duration = self
-            .finished
-            .iter()
-            .map(|stage| stage.outcome.elapsed())
-            .sum();
+        let total: Duration = self.finished.iter().map(|stage| stage.outcome.elapsed()).sum();
         write!(f, "{:<12}{:>8.1} s", "total", total.as_secs_f64())
     }
 }
@@ -101,9 +88,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_stage_and_its_cause() {
-        let error = Stages::default()
-            .run("clippy", || bail!("3 warnings"))
-            .unwrap_err();
+        let error = Stages::default().run("clippy", || bail!("3 warnings")).unwrap_err();
         assert_eq!(format!("{error:#}"), "stage `clippy` failed: 3 warnings");
     }
 

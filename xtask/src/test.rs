@@ -33,12 +33,8 @@ pub(crate) fn run(args: &Args, stages: &mut Stages) -> Result<()> {
 
 /// All tests. `nextest_args` reach nextest only, not the `cargo test` that stands in for it.
 pub(crate) fn run_all(nextest_args: &[&str], stages: &mut Stages) -> Result<()> {
-    stages.run("tests", || {
-        run_tests(nextest_args, &["--workspace".to_owned()])
-    })?;
-    stages.run("doc tests", || {
-        cargo::run(cargo::command(["test", "--doc", "--workspace"]))
-    })
+    stages.run("tests", || run_tests(nextest_args, &["--workspace".to_owned()]))?;
+    stages.run("doc tests", || cargo::run(cargo::command(["test", "--doc", "--workspace"])))
 }
 
 fn run_tests(nextest_args: &[&str], args: &[String]) -> Result<()> {

@@ -39,11 +39,7 @@ struct Finding {
 
 impl Finding {
     fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
-        Finding {
-            path: path.to_owned(),
-            line,
-            message: message.into(),
-        }
+        Finding { path: path.to_owned(), line, message: message.into() }
     }
 }
 
@@ -62,11 +58,7 @@ pub(crate) fn run(stages: &mut Stages) -> Result<()> {
         for finding in &findings {
             println!("{finding}");
         }
-        ensure!(
-            findings.is_empty(),
-            "{} broken house rule(s), listed above",
-            findings.len()
-        );
+        ensure!(findings.is_empty(), "{} broken house rule(s), listed above", findings.len());
         Ok(())
     })
 }
@@ -83,9 +75,7 @@ fn check_files(root: &Path, paths: &[String]) -> Result<Vec<Finding>> {
         if path.ends_with(".rs") {
             findings.extend(rust::check(path, &text));
         } else {
-            findings.extend(markdown::check_links(path, &text, |link| {
-                root.join(link).exists()
-            }));
+            findings.extend(markdown::check_links(path, &text, |link| root.join(link).exists()));
         }
         if path == markdown::CHANGELOG {
             changelog = Some(text);
@@ -98,21 +88,11 @@ fn check_files(root: &Path, paths: &[String]) -> Result<Vec<Finding>> {
 /// Every file that is committed or would be, relative to the root with `/` between the parts.
 fn repository_files(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
         .context("cannot start git, which knows the files to check")?;
-    ensure!(
-        output.status.success(),
-        "git: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr).trim());
     let listing = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
     let paths = listing.split_terminator('\0').map(str::to_owned);
     // Git still lists a file that was deleted but not yet committed.

@@ -62,9 +62,7 @@ impl VirtualRuntime {
             sleeps: BTreeMap::new(),
             sleeps_started: 0,
         };
-        Arc::new(Self {
-            clock: Arc::new(Mutex::new(clock)),
-        })
+        Arc::new(Self { clock: Arc::new(Mutex::new(clock)) })
     }
 
     /// Moves both clocks forward and ends the sleeps that fall due, earliest deadline first.
@@ -102,12 +100,7 @@ impl VirtualRuntime {
 
     /// The same world seen by a machine whose wall clock is off by `skew`.
     pub fn offset_view(&self, skew: Span) -> Arc<dyn Runtime> {
-        Arc::new(OffsetView {
-            base: Self {
-                clock: Arc::clone(&self.clock),
-            },
-            skew,
-        })
+        Arc::new(OffsetView { base: Self { clock: Arc::clone(&self.clock) }, skew })
     }
 }
 
@@ -133,8 +126,8 @@ impl Runtime for VirtualRuntime {
         lock(&self.clock).wall
     }
 
-    fn monotonic_ms(&self) -> u64 {
-        lock(&self.clock).monotonic_ms
+    fn monotonic_us(&self) -> u64 {
+        lock(&self.clock).monotonic_ms * 1_000
     }
 
     fn random_u64(&self) -> u64 {
@@ -153,10 +146,7 @@ impl Runtime for VirtualRuntime {
         if ms > 0 {
             clock.sleeps.insert(key, Waker::noop().clone());
         }
-        Box::pin(Sleep {
-            clock: Arc::clone(&self.clock),
-            key,
-        })
+        Box::pin(Sleep { clock: Arc::clone(&self.clock), key })
     }
 
     /// # Panics
@@ -219,8 +209,8 @@ impl Runtime for OffsetView {
         self.base.now().plus(self.skew)
     }
 
-    fn monotonic_ms(&self) -> u64 {
-        self.base.monotonic_ms()
+    fn monotonic_us(&self) -> u64 {
+        self.base.monotonic_us()
     }
 
     fn random_u64(&self) -> u64 {
@@ -285,10 +275,10 @@ mod tests {
     #[test]
     fn time_stands_still_until_it_is_advanced() {
         let runtime = VirtualRuntime::new(0);
-        assert_eq!((runtime.now(), runtime.monotonic_ms()), (START, 0));
+        assert_eq!((runtime.now(), runtime.monotonic_us()), (START, 0));
         runtime.advance(SECOND);
         assert_eq!(runtime.now(), START.plus(SECOND));
-        assert_eq!(runtime.monotonic_ms(), 1_000);
+        assert_eq!(runtime.monotonic_us(), 1_000_000);
     }
 
     #[test]
@@ -297,7 +287,7 @@ mod tests {
         let mut sleep = runtime.sleep(SECOND);
         for time in [START.plus(seconds(3_600)), START.plus(seconds(-3_600))] {
             runtime.set_time(time);
-            assert_eq!((runtime.now(), runtime.monotonic_ms()), (time, 0));
+            assert_eq!((runtime.now(), runtime.monotonic_us()), (time, 0));
             assert!(!is_done(&mut sleep));
             assert_eq!(runtime.next_sleep_at(), Some(time.plus(SECOND)));
         }
@@ -391,7 +381,7 @@ mod tests {
         runtime.advance(SECOND);
         assert!(is_done(&mut sleep));
         assert_eq!(skewed.now(), START.plus(seconds(-599)));
-        assert_eq!(skewed.monotonic_ms(), 1_000);
+        assert_eq!(skewed.monotonic_us(), 1_000_000);
     }
 
     #[test]

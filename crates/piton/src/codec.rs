@@ -7,7 +7,10 @@ use serde::de::DeserializeOwned;
 use crate::Result;
 
 /// Writes a value as JSON. `what` names it in the error.
-pub(crate) fn encode<T: Serialize + ?Sized>(what: impl FnOnce() -> String, value: &T) -> Result<Json> {
+pub(crate) fn encode<T: Serialize + ?Sized>(
+    what: impl FnOnce() -> String,
+    value: &T,
+) -> Result<Json> {
     match serde_json::to_string(value) {
         Ok(text) => Ok(Json::from_valid_text(text)),
         Err(error) => {

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use piton_core::claim::ClaimRules;
-use piton_core::{Code, DurationError, IntoSpan, Json, Limits, Refusal, Retries, Span, WorkflowName};
+use piton_core::{
+    Code, DurationError, IntoSpan, Json, Limits, Refusal, Retries, Span, WorkflowName,
+};
 
-use crate::client::{WorkflowHandle, Waiters};
+use crate::client::{Waiters, WorkflowHandle};
 use crate::pass::{CheckCreated, StepDefaults};
 use crate::runner::{Runner, RunnerConfig};
 use crate::runtime::{Ids, Runtime, TaskOwner, TokioRuntime};
@@ -59,7 +61,9 @@ impl Registry {
         let Some(program) = self.program(&name) else {
             let known: Vec<_> = self.names.iter().map(WorkflowName::as_str).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let message = format!("no workflow {name:?} is registered with this engine (registered: {known})");
+            let message = format!(
+                "no workflow {name:?} is registered with this engine (registered: {known})"
+            );
             return Err(Refusal::new(Code::WorkflowNotFound, message).into());
         };
         Ok((name, program))
@@ -119,7 +123,10 @@ impl EngineBuilder {
                 concurrency: 256,
                 poll_interval: Span::from_millis(1_000),
                 parked_max: 1_024,
-                rules: ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 10 },
+                rules: ClaimRules {
+                    lease: Span::from_millis(30_000),
+                    claims_without_progress_max: 10,
+                },
             },
             step_defaults: StepDefaults {
                 retries: Arc::new(Retries::default()),
@@ -242,7 +249,9 @@ impl EngineBuilder {
 
 impl fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineBuilder").field("workflows", &self.registrations).finish_non_exhaustive()
+        f.debug_struct("EngineBuilder")
+            .field("workflows", &self.registrations)
+            .finish_non_exhaustive()
     }
 }
 
@@ -290,12 +299,16 @@ async fn open(database: Database, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn 
 async fn open_sqlite(path: &str, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
     let path = PathBuf::from(path.strip_prefix("//").unwrap_or(path));
     if path.as_os_str().is_empty() {
-        return Err(Error::store_unusable("the database URL names no file; write \"sqlite:app.db\""));
+        return Err(Error::store_unusable(
+            "the database URL names no file; write \"sqlite:app.db\"",
+        ));
     }
     let runtime = Arc::clone(runtime);
     let open = move || crate::store::SqliteStore::open(&path, runtime);
     let opened = tokio::task::spawn_blocking(open).await;
-    let store = opened.map_err(|panic| Error::store_unusable(format!("opening the database failed: {panic}")))??;
+    let store = opened.map_err(|panic| {
+        Error::store_unusable(format!("opening the database failed: {panic}"))
+    })??;
     Ok(store)
 }
 
@@ -358,7 +371,12 @@ impl Engine {
     /// `WORKFLOW_NOT_FOUND`; `VALIDATION_ERROR` if the types are others.
     pub fn workflow<P: 'static, O: 'static>(&self, name: &str) -> Result<WorkflowHandle<P, O>> {
         let (name, program) = self.inner.shared.registry.find(name)?;
-        WorkflowHandle::new(Arc::clone(&self.inner.shared), Arc::clone(&self.inner.runner), name, program)
+        WorkflowHandle::new(
+            Arc::clone(&self.inner.shared),
+            Arc::clone(&self.inner.runner),
+            name,
+            program,
+        )
     }
 
     /// The names of the workflows registered with this engine, sorted.

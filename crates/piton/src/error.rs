@@ -162,10 +162,6 @@ impl Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 
-    pub(crate) fn has_code(&self, code: Code) -> bool {
-        self.code() == Some(code.as_str())
-    }
-
     pub(crate) fn store(message: impl Into<String>) -> Self {
         Self::build(ErrorKind::Store, message.into(), true).coded(Code::StoreUnavailable)
     }
@@ -342,10 +338,7 @@ mod tests {
         let error = Error::from(Refusal::new(Code::InvalidStepName, "empty"));
         assert_eq!(error.code(), Some("INVALID_STEP_NAME"));
         assert_eq!(error.name(), "InvalidStepName");
-        assert_eq!(
-            (error.kind(), error.is_retryable()),
-            (ErrorKind::Refused, false)
-        );
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Refused, false));
     }
 
     #[test]
@@ -353,9 +346,6 @@ mod tests {
         let cause = std::io::Error::other("disk on fire");
         let error = Error::wrap(anyhow::Error::new(cause).context("cannot write"));
         assert_eq!(error.message(), "cannot write");
-        assert_eq!(
-            error.to_record().stack.as_deref(),
-            Some("caused by: disk on fire")
-        );
+        assert_eq!(error.to_record().stack.as_deref(), Some("caused by: disk on fire"));
     }
 }

@@ -54,14 +54,14 @@ pub use error::{Error, ErrorKind, Result, non_retryable};
 pub use event::{Event, Received};
 pub use piton_core::record::{EventRecord, LogLine, LogRecord, RecordedError, StepRecord};
 pub use piton_core::{
-    Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Json, Limits, LogLevel,
-    Retries, RetryLimit, Span, StepName, StepStatus, StepType, Timestamp, WorkflowName,
+    Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Json, Limits,
+    LogLevel, Retries, RetryLimit, Span, StepName, StepStatus, StepType, Timestamp, WorkflowName,
 };
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 pub use step::{
-    Bodies, Each, Log, LogBuilder, Once, Run, Sleep, Step, StepContext, StepTransaction, WaitForEvent,
-    WaitForOutcome, WaitForReceived,
+    Bodies, Each, Log, LogBuilder, Once, Run, Sleep, Step, StepContext, StepTransaction,
+    WaitForEvent, WaitForOutcome, WaitForReceived,
 };
 pub use trace::{DurableLogLayer, durable_log_layer};
 pub use workflow::{Registration, Workflow, WorkflowFn, workflow};
@@ -69,8 +69,8 @@ pub use workflow::{Registration, Workflow, WorkflowFn, workflow};
 /// Everything a workflow needs: `use piton::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        Engine, Error, Event, Limits, Result, Retries, RetryLimit, Step, Timestamp, Workflow, non_retryable,
-        workflow,
+        Engine, Error, Event, Limits, Result, Retries, RetryLimit, Step, Timestamp, Workflow,
+        non_retryable, workflow,
     };
     pub use tokio::{join, select, try_join};
 }

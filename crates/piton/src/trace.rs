@@ -58,8 +58,8 @@ impl<S: Subscriber> Layer<S> for DurableLogLayer {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let Fields { message, data } = fields;
-        let data = (!data.is_empty())
-            .then(|| Json::from_valid_text(Value::Object(data).to_string()));
+        let data =
+            (!data.is_empty()).then(|| Json::from_valid_text(Value::Object(data).to_string()));
         let category: String = metadata.target().chars().take(64).collect();
         scope.pass.write_log(Draft {
             level: level(*metadata.level()),

@@ -54,15 +54,9 @@ fn link_targets(line: &str) -> Vec<&str> {
     // Between backticks is code: every second piece.
     let outside_code = line.split('`').step_by(2);
     let inline = outside_code.flat_map(|piece| {
-        piece
-            .split("](")
-            .skip(1)
-            .filter_map(|after| Some(after.split_once(')')?.0))
+        piece.split("](").skip(1).filter_map(|after| Some(after.split_once(')')?.0))
     });
-    inline
-        .chain(definition_target(line))
-        .filter_map(without_title)
-        .collect()
+    inline.chain(definition_target(line)).filter_map(without_title).collect()
 }
 
 /// The target of a link definition. A footnote (`[^1]: …`) is none.
@@ -97,24 +91,15 @@ mod tests {
 
     #[test]
     fn relative_links_of_every_form_are_found() {
-        check(
-            "see [a](a.md) and ![b](img/b.png)",
-            &[(1, "a.md"), (1, "img/b.png")],
-        );
+        check("see [a](a.md) and ![b](img/b.png)", &[(1, "a.md"), (1, "img/b.png")]);
         check("\n[`code`](docs/c.md#part)", &[(2, "docs/c.md")]);
-        check(
-            "[a](<a b.md>) [c](c.md \"title\")",
-            &[(1, "a b.md"), (1, "c.md")],
-        );
+        check("[a](<a b.md>) [c](c.md \"title\")", &[(1, "a b.md"), (1, "c.md")]);
         check("[design]: docs/design.md 'title'", &[(1, "docs/design.md")]);
     }
 
     #[test]
     fn links_elsewhere_and_code_are_left_alone() {
-        check(
-            "[a](https://example.com/a.md) [b](mailto:b@example.com)",
-            &[],
-        );
+        check("[a](https://example.com/a.md) [b](mailto:b@example.com)", &[]);
         check("[a](#words) [b](crate::Step)", &[]);
         check("`[a](a.md)` and ``", &[]);
         check("```md\n[a](a.md)\n```\n[b](b.md)", &[(4, "b.md")]);
@@ -133,18 +118,12 @@ mod tests {
     fn a_link_to_nothing_is_a_finding() {
         let exists = |path: &Path| path == Path::new("docs/a.md");
         let findings = check_links("README.md", "[a](docs/a.md)\n[b](docs/b.md)", exists);
-        assert_eq!(
-            findings,
-            [Finding::new("README.md", 2, "`docs/b.md` leads to no file")]
-        );
+        assert_eq!(findings, [Finding::new("README.md", 2, "`docs/b.md` leads to no file")]);
     }
 
     #[test]
     fn the_changelog_exists_and_has_an_unreleased_section() {
-        assert_eq!(
-            check_changelog(Some("# Changelog\n\n## [Unreleased]\n")),
-            None
-        );
+        assert_eq!(check_changelog(Some("# Changelog\n\n## [Unreleased]\n")), None);
         assert!(check_changelog(Some("# Changelog\n\n## [1.0.0]\n")).is_some());
         assert!(check_changelog(None).is_some());
     }

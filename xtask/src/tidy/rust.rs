@@ -7,22 +7,12 @@ use super::source::{Source, is_word_char};
 const FILE_LINES_MAX: usize = 800;
 
 /// Signs of work that was left for later, looked for in code and comments.
-const UNFINISHED: [&str; 6] = [
-    "TODO",
-    "FIXME",
-    "XXX",
-    "todo!",
-    "unimplemented!",
-    "#[ignore",
-];
+const UNFINISHED: [&str; 6] = ["TODO", "FIXME", "XXX", "todo!", "unimplemented!", "#[ignore"];
 
 const SQL_KEYWORDS: [&str; 4] = ["SELECT", "INSERT INTO", "UPDATE", "DELETE FROM"];
 
 /// The store modules: nobody else speaks SQL (rule R8).
-const SQL_HOMES: [&str; 2] = [
-    "crates/piton/src/store/sqlite",
-    "crates/piton/src/store/postgres",
-];
+const SQL_HOMES: [&str; 2] = ["crates/piton/src/store/sqlite", "crates/piton/src/store/postgres"];
 
 /// All findings in one Rust file. `path` is relative to the workspace root.
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
@@ -71,9 +61,7 @@ fn unfinished_work(path: &str, source: &Source) -> Vec<Finding> {
 
 fn unsafe_code(path: &str, source: &Source) -> Vec<Finding> {
     let message = "`unsafe`: there is none in our crates (rule R9)";
-    lines_with(&source.code, "unsafe")
-        .map(|line| Finding::new(path, line, message))
-        .collect()
+    lines_with(&source.code, "unsafe").map(|line| Finding::new(path, line, message)).collect()
 }
 
 fn stray_sql(path: &str, source: &Source) -> Vec<Finding> {
@@ -94,10 +82,7 @@ fn inline_tests_start(code: &str) -> usize {
     let opens_tests = |pair: &[&str]| {
         pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
     };
-    lines
-        .windows(2)
-        .position(opens_tests)
-        .map_or(usize::MAX, |index| index + 1)
+    lines.windows(2).position(opens_tests).map_or(usize::MAX, |index| index + 1)
 }
 
 fn is_crate_source(path: &str) -> bool {
@@ -111,8 +96,7 @@ fn is_test_file(path: &str) -> bool {
 
 fn is_sql_home(path: &str) -> bool {
     SQL_HOMES.iter().any(|home| {
-        path.strip_prefix(home)
-            .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        path.strip_prefix(home).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     })
 }
 
@@ -148,14 +132,8 @@ mod tests {
             .map(|finding| format!("{}: {}", finding.line, finding.message))
             .collect();
         let as_expected = findings.len() == expected.len()
-            && findings
-                .iter()
-                .zip(expected)
-                .all(|(found, start)| found.starts_with(start));
-        assert!(
-            as_expected,
-            "{path}: expected {expected:?}, found {findings:?}\n{text}"
-        );
+            && findings.iter().zip(expected).all(|(found, start)| found.starts_with(start));
+        assert!(as_expected, "{path}: expected {expected:?}, found {findings:?}\n{text}");
     }
 
     #[test]
@@ -176,22 +154,10 @@ mod tests {
     #[test]
     fn unfinished_work_is_found_in_code_and_comments() {
         check("bench/src/a.rs", "fn f() {} // TODO later", &["1: `TODO`"]);
-        check(
-            "bench/src/a.rs",
-            "/* FIXME */\n/// XXX: slow",
-            &["1: `FIXME`", "2: `XXX`"],
-        );
+        check("bench/src/a.rs", "/* FIXME */\n/// XXX: slow", &["1: `FIXME`", "2: `XXX`"]);
         check("bench/src/a.rs", "fn f() { todo!() }", &["1: `todo!`"]);
-        check(
-            "bench/src/a.rs",
-            "\nfn f() { unimplemented!(\"g\") }",
-            &["2: `unimplemented!`"],
-        );
-        check(
-            "bench/src/a.rs",
-            "#[ignore = \"slow\"]\nfn f() {}",
-            &["1: `#[ignore`"],
-        );
+        check("bench/src/a.rs", "\nfn f() { unimplemented!(\"g\") }", &["2: `unimplemented!`"]);
+        check("bench/src/a.rs", "#[ignore = \"slow\"]\nfn f() {}", &["1: `#[ignore`"]);
     }
 
     #[test]
@@ -204,11 +170,7 @@ mod tests {
     #[test]
     fn unsafe_code_is_found_and_talk_of_it_is_not() {
         check(RULES, "//! Doc.\nunsafe fn f() {}", &["2: `unsafe`"]);
-        check(
-            "crates/piton/tests/a.rs",
-            "fn f() { unsafe {} }",
-            &["1: `unsafe`"],
-        );
+        check("crates/piton/tests/a.rs", "fn f() { unsafe {} }", &["1: `unsafe`"]);
         check(RULES, "//! No unsafe here.\n#![forbid(unsafe_code)]", &[]);
         check(RULES, "//! Doc.\nconst WHY: &str = \"unsafe\";", &[]);
     }
@@ -216,21 +178,9 @@ mod tests {
     #[test]
     fn sql_outside_the_stores_is_found() {
         check(RULES, "//! Doc.\nlet q = \"SELECT 1\";", &["2: `SELECT`"]);
-        check(
-            RULES,
-            "//! Doc.\nlet q = r\"\n  UPDATE\n  t\";",
-            &["3: `UPDATE`"],
-        );
-        check(
-            RULES,
-            "//! Doc.\nf(\"INSERT INTO t\");",
-            &["2: `INSERT INTO`"],
-        );
-        check(
-            RULES,
-            "//! Doc.\nf(\"DELETE FROM t\");",
-            &["2: `DELETE FROM`"],
-        );
+        check(RULES, "//! Doc.\nlet q = r\"\n  UPDATE\n  t\";", &["3: `UPDATE`"]);
+        check(RULES, "//! Doc.\nf(\"INSERT INTO t\");", &["2: `INSERT INTO`"]);
+        check(RULES, "//! Doc.\nf(\"DELETE FROM t\");", &["2: `DELETE FROM`"]);
     }
 
     #[test]
@@ -238,11 +188,7 @@ mod tests {
         let sql = "//! Doc.\nlet q = \"SELECT 1\";";
         check(SQLITE, sql, &[]);
         check("crates/piton/src/store/postgres.rs", sql, &[]);
-        check(
-            "crates/piton/src/store/sqlite_like.rs",
-            sql,
-            &["2: `SELECT`"],
-        );
+        check("crates/piton/src/store/sqlite_like.rs", sql, &["2: `SELECT`"]);
         check("crates/piton/src/store/conformance/tests.rs", sql, &[]);
         check("crates/piton/tests/transactions.rs", sql, &[]);
         check("examples/src/orders.rs", sql, &[]);
@@ -260,10 +206,6 @@ mod tests {
 
     #[test]
     fn a_keyword_inside_a_longer_word_is_not_sql() {
-        check(
-            RULES,
-            "//! Doc.\nf(\"LAST_UPDATE is old\"); f(\"SELECTED\");",
-            &[],
-        );
+        check(RULES, "//! Doc.\nf(\"LAST_UPDATE is old\"); f(\"SELECTED\");", &[]);
     }
 }

@@ -130,9 +130,7 @@ fn char_literal_length(text: &str) -> Option<usize> {
         return escaped_length(contents, '\'').map(|length| 1 + length);
     }
     let length = first_char_length(contents);
-    contents[length..]
-        .starts_with('\'')
-        .then_some(1 + length + 1)
+    contents[length..].starts_with('\'').then_some(1 + length + 1)
 }
 
 fn first_char_length(text: &str) -> usize {

@@ -94,7 +94,8 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
         for BatchItem { id, params } in batch {
             count += 1;
             if count > max {
-                let message = format!("a batch has more than {max} instances (batch_max); split it");
+                let message =
+                    format!("a batch has more than {max} instances (batch_max); split it");
                 return Err(Refusal::new(Code::ValidationError, message).into());
             }
             let instance = self.new_instance(Some(&id), &params)?;
@@ -186,4 +187,3 @@ impl<P, O> fmt::Debug for Create<P, O> {
         write!(f, "Create({} {:?})", self.workflow.name, self.id)
     }
 }
-

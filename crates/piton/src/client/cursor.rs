@@ -36,7 +36,8 @@ impl Cursor {
         if self.scope == scope {
             return Ok(self.position);
         }
-        let message = "the cursor belongs to another list, filter or order; start from the first page";
+        let message =
+            "the cursor belongs to another list, filter or order; start from the first page";
         Err(Refusal::new(Code::InvalidCursor, message))
     }
 

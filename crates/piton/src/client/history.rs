@@ -119,7 +119,8 @@ impl HistoryQuery {
         let instance = view.ok_or_else(|| not_found(&self.workflow, &self.id))?.record;
         let run = self.run.unwrap_or(instance.run);
         if run > instance.run {
-            let message = format!("instance {:?} has no run {run}; its newest is {}", self.id, instance.run);
+            let message =
+                format!("instance {:?} has no run {run}; its newest is {}", self.id, instance.run);
             return Err(Refusal::new(Code::InvalidRunNumber, message).into());
         }
         let page = |after| PageQuery {
@@ -155,7 +156,14 @@ impl HistoryQuery {
 
     fn scope(&self, list: &str, run: u32, filter: &str) -> u64 {
         let order = if self.descending { "desc" } else { "asc" };
-        cursor::scope(&[list, self.workflow.as_str(), self.id.as_str(), &run.to_string(), order, filter])
+        cursor::scope(&[
+            list,
+            self.workflow.as_str(),
+            self.id.as_str(),
+            &run.to_string(),
+            order,
+            filter,
+        ])
     }
 }
 

@@ -320,7 +320,10 @@ impl<O: DeserializeOwned> InstanceHandle<O> {
             };
             if let Some(outcome) = outcome {
                 let json = outcome.map_err(|error| Error::from_record(&error))?;
-                return codec::decode(|| format!("the output of {}/{}", self.workflow, self.id), &json);
+                return codec::decode(
+                    || format!("the output of {}/{}", self.workflow, self.id),
+                    &json,
+                );
             }
         }
     }
@@ -331,7 +334,8 @@ fn errored(error: Option<RecordedError>) -> RecordedError {
 }
 
 fn terminated(workflow: &WorkflowName, id: &InstanceId) -> Error {
-    let message = format!("instance {id:?} of workflow {workflow:?} was terminated and has no result");
+    let message =
+        format!("instance {id:?} of workflow {workflow:?} was terminated and has no result");
     Error::from(Refusal::new(Code::NoResult, message)).named("Terminated")
 }
 
@@ -366,7 +370,9 @@ impl SendEvent {
         let (key, max) = (key.into(), self.shared.limits.idempotency_key_bytes_max);
         if key.is_empty() || key.len() > max {
             let len = key.len();
-            let message = format!("an idempotency key of {len} bytes is outside 1..={max} (idempotency_key_bytes_max)");
+            let message = format!(
+                "an idempotency key of {len} bytes is outside 1..={max} (idempotency_key_bytes_max)"
+            );
             self.event = self.event.and(Err(Refusal::new(Code::ValidationError, message).into()));
         } else if let Ok(event) = &mut self.event {
             event.idempotency_key = Some(key.into());

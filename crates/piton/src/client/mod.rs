@@ -137,7 +137,11 @@ impl<P, O> fmt::Debug for WorkflowHandle<P, O> {
 }
 
 /// A handle's type must be the registered one; JSON values fit everything.
-fn check_type<T: 'static>(name: &WorkflowName, what: &str, registered: (TypeId, &str)) -> Result<()> {
+fn check_type<T: 'static>(
+    name: &WorkflowName,
+    what: &str,
+    registered: (TypeId, &str),
+) -> Result<()> {
     let asked = TypeId::of::<T>();
     if asked == registered.0 || asked == TypeId::of::<Value>() {
         return Ok(());
@@ -205,7 +209,8 @@ impl List {
     async fn page(self) -> Result<Page<Instance>> {
         let Self { shared, workflow, status, page_size, cursor } = self;
         let size = shared.limits.check_page_size(page_size)?;
-        let scope = cursor::scope(&["instances", workflow.as_str(), status.map_or("", |s| s.as_str())]);
+        let scope =
+            cursor::scope(&["instances", workflow.as_str(), status.map_or("", |s| s.as_str())]);
         let before = cursor.map(|cursor| cursor.position(scope)).transpose()?;
         let before = before.map(|key| piton_core::record::InstanceKey(key.cast_signed()));
         let query = InstanceQuery { workflow, status, before, limit: size + 1 };

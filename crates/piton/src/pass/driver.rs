@@ -206,13 +206,18 @@ impl Driver {
         }
         let running = !state.running.is_empty();
         let suspension = state.suspension().filter(|_| !running && state.wanting.is_empty());
-        let flush = self.logs_pending_since_us.is_some_and(|since| {
-            state.clock.monotonic_us().saturating_sub(since) >= LOG_FLUSH_US
-        });
+        let flush = self
+            .logs_pending_since_us
+            .is_some_and(|since| state.clock.monotonic_us().saturating_sub(since) >= LOG_FLUSH_US);
         if let Some((run_at, kind)) = suspension {
             return Move::Commit(Next::Suspend { run_at, kind });
         }
-        if state.has_news() || self.touched || flush || state.wait_is_due() || (self.draining && !running) {
+        if state.has_news()
+            || self.touched
+            || flush
+            || state.wait_is_due()
+            || (self.draining && !running)
+        {
             return Move::Commit(Next::Continue { bodies_running: running });
         }
         if finishing && !running {

@@ -8,8 +8,8 @@ use piton_core::record::{LogLine, RunKey, StepRecord};
 use piton_core::{Limits, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
 
 use super::{Ask, Phase, SleepUntil, Slot, State, timed_out};
-use crate::store::{Boundary, Mutation, MutationError, RowState, StepWrite, WaitLook};
 use crate::Error;
+use crate::store::{Boundary, Mutation, MutationError, RowState, StepWrite, WaitLook};
 
 /// A row on its way to the store, with the mutations that must be committed with it.
 pub(super) struct Outgoing {
@@ -79,7 +79,9 @@ impl State {
         let State { running, ended, slots, .. } = self;
         running.retain(|name| {
             let slot = slots.get_mut(name).expect("a running step has a slot");
-            let Phase::Running { attempt, started_at, deadline_us } = slot.phase else { return true };
+            let Phase::Running { attempt, started_at, deadline_us } = slot.phase else {
+                return true;
+            };
             if now_us <= deadline_us {
                 return true;
             }
@@ -106,7 +108,8 @@ impl State {
             Ok(result)
         });
         let seq = take_seq(&mut self.next_seq);
-        let record = slot.record.take().unwrap_or_else(|| blank_record(name, StepType::Do, seq, now));
+        let record =
+            slot.record.take().unwrap_or_else(|| blank_record(name, StepType::Do, seq, now));
         let record = StepRecord {
             attempts: attempt,
             attempts_max: slot.plan.retries.attempts_max(),
@@ -119,7 +122,9 @@ impl State {
             ..record
         };
         slot.record = Some(match outcome {
-            Ok(result) => StepRecord { status: StepStatus::Completed, result: Some(result), ..record },
+            Ok(result) => {
+                StepRecord { status: StepStatus::Completed, result: Some(result), ..record }
+            }
             Err(error) => failed(record, slot, &error, now, limits, &mut self.log),
         });
         self.queue(name, mutations);
@@ -181,7 +186,8 @@ impl State {
             let updated_at = self.clock.latest();
             let slot = self.slots.get_mut(&name).expect("a waiting step has a slot");
             let record = slot.record.take().expect("a sleep is recorded when it is asked for");
-            slot.record = Some(StepRecord { status: StepStatus::Completed, seq, updated_at, ..record });
+            slot.record =
+                Some(StepRecord { status: StepStatus::Completed, seq, updated_at, ..record });
             self.queue(&name, Vec::new());
         }
     }
@@ -219,7 +225,8 @@ impl State {
 
     /// Something must be written: results, a wait that is not registered, a wait that was dropped.
     pub(super) fn has_news(&self) -> bool {
-        let unwritten = |name| self.slots.get(name).is_some_and(|slot: &Slot| slot.row != RowState::Stored);
+        let unwritten =
+            |name| self.slots.get(name).is_some_and(|slot: &Slot| slot.row != RowState::Stored);
         !self.outbox.is_empty() || self.waiting.iter().any(unwritten)
     }
 
@@ -254,7 +261,8 @@ impl State {
             let slot = self.slots.get(name)?;
             let ahead = slot.due_at()?.since(now).as_millis();
             // A retry whose body is used up needs a new pass: no timer of this one can help it.
-            (!slot.spent).then(|| now_us.saturating_add(ahead.max(0).unsigned_abs().saturating_mul(1_000)))
+            (!slot.spent)
+                .then(|| now_us.saturating_add(ahead.max(0).unsigned_abs().saturating_mul(1_000)))
         });
         deadlines.chain(wakes).min()
     }
@@ -401,7 +409,8 @@ fn failed(
     match retry_at.filter(|_| error.is_retryable()) {
         Some(at) => {
             log.system(story::retrying(&record.name, attempt, at.since(now), &recorded), now);
-            let status = if slot.asker.is_some() { StepStatus::Waiting } else { StepStatus::Pending };
+            let status =
+                if slot.asker.is_some() { StepStatus::Waiting } else { StepStatus::Pending };
             StepRecord { status, next_retry_at: Some(at), error: Some(recorded), ..record }
         }
         None => {
@@ -416,7 +425,9 @@ fn mutation_failure(error: &MutationError) -> Error {
     let failure = Error::new(error.message.clone()).coded(error.code);
     match error.code {
         piton_core::Code::StepTransaction => failure.named("StepTransaction"),
-        piton_core::Code::UniqueConstraint => failure.named("UniqueConstraint").into_non_retryable(),
+        piton_core::Code::UniqueConstraint => {
+            failure.named("UniqueConstraint").into_non_retryable()
+        }
         code => failure.named(crate::error::refusal_name(code)).into_non_retryable(),
     }
 }

@@ -84,7 +84,9 @@ impl Logbook {
             let max = self.limits.log_lines_pending_max;
             self.dropped += 1;
             if self.dropped == 1 {
-                let told = format!("more than {max} log lines between two boundaries (log_lines_pending_max): the rest is dropped");
+                let told = format!(
+                    "more than {max} log lines between two boundaries (log_lines_pending_max): the rest is dropped"
+                );
                 self.system(story::log_line_mended(&told), now);
             }
             return;
@@ -94,10 +96,14 @@ impl Logbook {
         let mut message: Arc<str> = draft.message.into();
         let max = self.limits.log_message_bytes_max;
         if message.len() > max {
-            mended.push(format!("a log message of {} bytes was cut to the limit of {max} (log_message_bytes_max)", message.len()));
+            mended.push(format!(
+                "a log message of {} bytes was cut to the limit of {max} (log_message_bytes_max)",
+                message.len()
+            ));
             cut(&mut message, max);
         }
-        let too_large = |data: &Json| self.limits.check_payload(|| "the data of a log line".into(), data).err();
+        let too_large =
+            |data: &Json| self.limits.check_payload(|| "the data of a log line".into(), data).err();
         let (data, wrong) = match draft.data {
             Some(data) => match too_large(&data) {
                 Some(refusal) => (None, Some(refusal.message)),

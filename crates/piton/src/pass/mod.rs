@@ -37,7 +37,6 @@ use piton_core::{
     StepType, Timestamp, WorkflowName, story,
 };
 
-use crate::runtime::Ids;
 use crate::store::{Mutation, RowState};
 use crate::{Error, Result};
 
@@ -59,7 +58,6 @@ pub(crate) struct RunInfo {
 pub(crate) struct Pass {
     pub(crate) info: RunInfo,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) ids: Arc<Ids>,
     pub(crate) step_defaults: Arc<StepDefaults>,
     pub(crate) check_created: Arc<dyn CheckCreated>,
     state: Mutex<State>,
@@ -199,7 +197,6 @@ impl Pass {
         Self {
             info,
             limits: Arc::clone(&shared.limits),
-            ids: Arc::clone(&shared.ids),
             step_defaults: Arc::clone(&shared.step_defaults),
             check_created: Arc::clone(&shared.registry) as Arc<dyn CheckCreated>,
             state: Mutex::new(State {
@@ -400,13 +397,17 @@ impl Slot {
             let was = self.step_type;
             return refuse(
                 Code::StepTypeMismatch,
-                format!("step {name:?} was recorded as `{was}` and is now used as `{step_type}`; give it a new name"),
+                format!(
+                    "step {name:?} was recorded as `{was}` and is now used as `{step_type}`; give it a new name"
+                ),
             );
         }
         if self.asker.is_some() {
             return refuse(
                 Code::DuplicateStepKey,
-                format!("two steps named {name:?} are awaited at the same time; give each its own name"),
+                format!(
+                    "two steps named {name:?} are awaited at the same time; give each its own name"
+                ),
             );
         }
         Ok(())
@@ -427,11 +428,13 @@ impl Slot {
 }
 
 fn too_many_steps(name: &StepName, max: u32) -> Error {
-    let message = format!("step {name:?} is one more than the limit of {max} steps per run (steps_max)");
+    let message =
+        format!("step {name:?} is one more than the limit of {max} steps per run (steps_max)");
     Refusal::new(Code::TooManySteps, message).into()
 }
 
 /// The error of an attempt that took longer than its timeout.
 fn timed_out(timeout: Span) -> Error {
-    Error::new(format!("the attempt took longer than its timeout of {timeout}")).named("StepTimeout")
+    Error::new(format!("the attempt took longer than its timeout of {timeout}"))
+        .named("StepTimeout")
 }

@@ -48,13 +48,15 @@ impl Live {
     }
 
     pub(super) fn touch(&self, instance: InstanceKey) {
-        if let Some((bell, _)) = self.lock().get(&instance).and_then(|flight| flight.pass.as_ref()) {
+        if let Some((bell, _)) = self.lock().get(&instance).and_then(|flight| flight.pass.as_ref())
+        {
             bell.touch();
         }
     }
 
     pub(super) fn order(&self, key: RunKey, order: Order) {
-        if let Some(flight) = self.lock().get_mut(&key.instance).filter(|flight| flight.key == key) {
+        if let Some(flight) = self.lock().get_mut(&key.instance).filter(|flight| flight.key == key)
+        {
             flight.order = flight.order.max(order);
             flight.tell(order);
         }

@@ -26,7 +26,9 @@ use tokio::sync::oneshot;
 
 use crate::Result;
 use crate::engine::Shared;
-use crate::pass::{Asked, Departure, Driver, Order, Pass, PassClock, RunInfo, RunningStep, tell_fenced};
+use crate::pass::{
+    Asked, Departure, Driver, Order, Pass, PassClock, RunInfo, RunningStep, tell_fenced,
+};
 use crate::runtime::TaskOwner;
 use crate::step::Step;
 use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError};

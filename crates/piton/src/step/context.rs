@@ -157,7 +157,12 @@ impl StepTransaction<'_> {
     /// # Errors
     ///
     /// If the workflow is not registered, the id is not valid or the params do not decode.
-    pub fn create(&self, workflow: &str, id: &str, params: &(impl Serialize + ?Sized)) -> Result<()> {
+    pub fn create(
+        &self,
+        workflow: &str,
+        id: &str,
+        params: &(impl Serialize + ?Sized),
+    ) -> Result<()> {
         let pass = &self.context.pass;
         let params = codec::encode(|| format!("the params of {workflow}/{id}"), params)?;
         pass.limits.check_payload(|| format!("the params of {workflow}/{id}"), &params)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use piton_core::{LogLevel, StepName};
 use serde::Serialize;
 
-use crate::pass::{Draft, Pass};
 use crate::codec;
+use crate::pass::{Draft, Pass};
 
 /// Where log lines of a run are written; see [`Step::log`](super::Step::log).
 #[must_use = "say what to log: .info(\"…\")"]

@@ -17,7 +17,7 @@ use crate::Result;
 use crate::pass::{Pass, SleepUntil, scope};
 
 pub use context::{StepContext, StepTransaction};
-pub use log::{LogBuilder, Log};
+pub use log::{Log, LogBuilder};
 pub use run::{Bodies, Each, Once, Run};
 pub use sleep::Sleep;
 pub use wait::{WaitForEvent, WaitForOutcome, WaitForReceived};

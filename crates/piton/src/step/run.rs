@@ -202,7 +202,9 @@ fn poll_body<T: Serialize, F: Future<Output = Result<T>>>(
         Ok(poll) => ready!(poll),
         Err(payload) => Err(panic_error(&*payload)),
     };
-    Poll::Ready(outcome.and_then(|value| codec::encode(|| format!("the result of step {name:?}"), &value)))
+    Poll::Ready(
+        outcome.and_then(|value| codec::encode(|| format!("the result of step {name:?}"), &value)),
+    )
 }
 
 impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {

@@ -12,9 +12,7 @@ use crate::store::{InstanceQuery, InstanceView, PageQuery};
 /// The instance's row as readers see it: joined with what its task and its steps know.
 pub(super) fn record(instance: &Instance) -> InstanceRecord {
     let steps = instance.current_run().steps.values();
-    let updated_at = steps
-        .map(|step| step.updated_at)
-        .fold(instance.record.updated_at, Ord::max);
+    let updated_at = steps.map(|step| step.updated_at).fold(instance.record.updated_at, Ord::max);
     InstanceRecord {
         updated_at,
         pause_requested: instance.task().is_some_and(|task| task.pause_requested),
@@ -27,10 +25,7 @@ fn waiting_for(instance: &Instance) -> Option<&StepRecord> {
     if instance.record.status.is_terminal() {
         return None;
     }
-    instance
-        .current_run()
-        .waiting_steps()
-        .min_by_key(|step| step.next_retry_at.or(step.wake_at))
+    instance.current_run().waiting_steps().min_by_key(|step| step.next_retry_at.or(step.wake_at))
 }
 
 pub(super) fn instance(
@@ -39,10 +34,7 @@ pub(super) fn instance(
     id: &InstanceId,
 ) -> Option<InstanceView> {
     let instance = &state.instances[&state.key_of(workflow, id)?];
-    Some(InstanceView {
-        record: record(instance),
-        waiting_for: waiting_for(instance).cloned(),
-    })
+    Some(InstanceView { record: record(instance), waiting_for: waiting_for(instance).cloned() })
 }
 
 pub(super) fn instances(state: &State, query: &InstanceQuery) -> Vec<InstanceRecord> {
@@ -53,11 +45,7 @@ pub(super) fn instances(state: &State, query: &InstanceQuery) -> Vec<InstanceRec
     let newest_first = workflow.keys.range(..before).rev();
     newest_first
         .map(|key| &state.instances[key])
-        .filter(|instance| {
-            query
-                .status
-                .is_none_or(|status| instance.record.status == status)
-        })
+        .filter(|instance| query.status.is_none_or(|status| instance.record.status == status))
         .take(query.limit as usize)
         .map(record)
         .collect()
