@@ -5,10 +5,11 @@ use std::mem;
 
 use piton_core::boundary::Next;
 use piton_core::record::{LogLine, RunKey, StepRecord};
-use piton_core::{Limits, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
+use piton_core::{Code, Limits, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
 
 use super::{Ask, Phase, SleepUntil, Slot, State, timed_out};
 use crate::Error;
+use crate::error::refusal_name;
 use crate::store::{Boundary, Mutation, MutationError, RowState, StepWrite, WaitLook};
 
 /// A row on its way to the store, with the mutations that must be committed with it.
@@ -253,9 +254,11 @@ impl State {
     /// The earliest moment, on our own clock, at which a timer of this pass has to be looked at.
     pub(super) fn next_timer_us(&self) -> Option<u64> {
         let (now, now_us) = (self.clock.earliest(), self.clock.monotonic_us());
-        let deadlines = self.running.iter().filter_map(|name| match self.slots.get(name)?.phase {
-            Phase::Running { deadline_us, .. } => Some(deadline_us.saturating_add(1)),
-            _ => None,
+        let deadlines = self.running.iter().filter_map(|name| {
+            let Phase::Running { deadline_us, .. } = self.slots.get(name)?.phase else {
+                return None;
+            };
+            Some(deadline_us.saturating_add(1))
         });
         let wakes = self.waiting.iter().filter_map(|name| {
             let slot = self.slots.get(name)?;
@@ -423,13 +426,8 @@ fn failed(
 /// A unique violation, or an event or instance that was refused, cannot be helped by a retry.
 fn mutation_failure(error: &MutationError) -> Error {
     let failure = Error::new(error.message.clone()).coded(error.code);
-    match error.code {
-        piton_core::Code::StepTransaction => failure.named("StepTransaction"),
-        piton_core::Code::UniqueConstraint => {
-            failure.named("UniqueConstraint").into_non_retryable()
-        }
-        code => failure.named(crate::error::refusal_name(code)).into_non_retryable(),
-    }
+    let failure = failure.named(refusal_name(error.code));
+    if error.code == Code::StepTransaction { failure } else { failure.into_non_retryable() }
 }
 
 fn take_seq(next: &mut u32) -> u32 {
