@@ -4,7 +4,7 @@
 //! may be lost: one batched query per poll interval finds every ended instance that someone waits for,
 //! however many waiters there are.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton_core::record::{InstanceKey, RecordedError};
@@ -12,6 +12,7 @@ use piton_core::{Json, Span};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::Shared;
+use crate::store::StoreError;
 use crate::{Error, Result};
 
 /// How a run ended, if the teller knows.
@@ -29,7 +30,7 @@ pub(crate) struct Waiters {
 
 #[derive(Default)]
 struct Inner {
-    waiting: HashMap<InstanceKey, Vec<oneshot::Sender<Option<Outcome>>>>,
+    waiting: BTreeMap<InstanceKey, Vec<oneshot::Sender<Option<Outcome>>>>,
     shut_down: bool,
 }
 
@@ -106,6 +107,10 @@ async fn resolve_ended(engine: &Arc<Shared>, batch: Vec<InstanceKey>) {
             for instance in ended {
                 engine.waiters.resolve(instance, None);
             }
+        }
+        Err(StoreError::Failed(reason)) => {
+            tracing::error!(reason, "the store has failed: nobody can be told a result any more");
+            engine.waiters.shut_down();
         }
         Err(error) => tracing::warn!(%error, "cannot look for ended instances; trying again"),
     }

@@ -170,6 +170,8 @@ impl Driver {
                         if let Some(departure) = self.committed(answer) {
                             return self.depart(departure);
                         }
+                        // A store that answers at once must not make a long run hog its thread.
+                        tokio::task::consume_budget().await;
                     }
                 },
             }

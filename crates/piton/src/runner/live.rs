@@ -1,6 +1,6 @@
 //! The runs in flight in this process.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use piton_core::record::{InstanceKey, RunKey};
@@ -10,7 +10,7 @@ use crate::pass::{Bell, Order, Pass};
 /// Who is in flight. An instance is there at most once per epoch; a newer epoch replaces an older one,
 /// which has been fenced and is on its way out.
 #[derive(Default)]
-pub(super) struct Live(Mutex<HashMap<InstanceKey, Flight>>);
+pub(super) struct Live(Mutex<BTreeMap<InstanceKey, Flight>>);
 
 struct Flight {
     key: RunKey,
@@ -86,7 +86,7 @@ impl Live {
         flights.get(&instance)?.pass.as_ref().map(|(_, pass)| Arc::clone(pass))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InstanceKey, Flight>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, Flight>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

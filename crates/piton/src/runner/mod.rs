@@ -16,7 +16,7 @@ mod live;
 mod parked;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use piton_core::claim::ClaimRules;
 use piton_core::record::{InstanceKey, RunKey};
@@ -40,6 +40,9 @@ use parked::Parked;
 /// How many runs one claim asks for at most.
 const CLAIM_BATCH_MAX: usize = 256;
 
+/// The value of `wakes_at_ms` while the claim loop is awake: every hint is later than its last look.
+const AWAKE: i64 = i64::MAX;
+
 /// How a runner behaves.
 #[derive(Clone, Debug)]
 pub(crate) struct RunnerConfig {
@@ -59,21 +62,41 @@ pub(crate) struct Runner {
     stopping: AtomicBool,
     /// Wakes the claim loop.
     work: Notify,
+    /// When the claim loop wakes by itself, in milliseconds; what falls due later need not wake it.
+    wakes_at_ms: AtomicI64,
     /// Wakes those who wait for the last run to depart.
     departed: Notify,
     live: Live,
     parked: Parked,
 }
 
-/// A slot that is given back when dropped.
+/// Room for one run in flight; given back when dropped.
 pub(crate) struct Slot(Arc<Runner>);
 
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.free.fetch_add(1, Ordering::AcqRel);
+        self.0.departed.notify_waiters();
         if self.0.backlog.load(Ordering::Acquire) {
             self.0.work.notify_one();
         }
+    }
+}
+
+/// A run in flight: cleans up behind it, also when user code panics while it is dropped.
+struct Flight {
+    runner: Arc<Runner>,
+    key: RunKey,
+    /// `None` for runs of a tick, which are bounded by its caller.
+    _slot: Option<Slot>,
+    /// Tells a tick that the run departed, by being dropped.
+    _done: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.runner.live.end(self.key);
+        self.runner.departed.notify_waiters();
     }
 }
 
@@ -85,6 +108,7 @@ impl Runner {
             backlog: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
             work: Notify::new(),
+            wakes_at_ms: AtomicI64::new(AWAKE),
             departed: Notify::new(),
             live: Live::default(),
             parked: Parked::new(config.parked_max),
@@ -129,12 +153,16 @@ impl Runner {
 
     async fn claim_for_ever(self: Arc<Self>) {
         while !self.stopping.load(Ordering::Acquire) {
-            let mut slots = self.take_slots(CLAIM_BATCH_MAX);
+            // Half of the room stays free for instances that are created meanwhile: those start without a
+            // claim, which is cheaper.
+            let wanted = self.free.load(Ordering::Acquire).div_ceil(2).min(CLAIM_BATCH_MAX);
+            let mut slots = self.take_slots(wanted);
             if slots.is_empty() {
                 self.backlog.store(true, Ordering::Release);
                 self.wait_for_work(None).await;
                 continue;
             }
+            self.wakes_at_ms.store(AWAKE, Ordering::Release);
             let asked = Asked::now(&*self.shared.runtime);
             match self.claim(slots.len()).await {
                 Ok(answer) => {
@@ -178,7 +206,9 @@ impl Runner {
         let jitter_ms = (runtime.random_u64() % 256) as i64 * poll_ms / 1_024;
         let poll = Span::from_millis(poll_ms - jitter_ms);
         let span = due_in.map_or(poll, |due| due.min(poll)).max(Span::from_millis(1));
+        self.wakes_at_ms.store(runtime.now().plus(span).as_millis(), Ordering::Release);
         tokio::select! {
+            biased;
             () = self.work.notified() => {}
             () = runtime.sleep(span) => {}
         }
@@ -205,17 +235,9 @@ impl Runner {
     ) {
         let key = run.run_key();
         self.live.begin(key);
-        let runner = Arc::clone(self);
+        let flight = Flight { runner: Arc::clone(self), key, _slot: slot, _done: done };
         let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
-        let task = async move {
-            runner.advance(run, clock).await;
-            runner.live.end(key);
-            runner.departed.notify_waiters();
-            drop(slot);
-            if let Some(done) = done {
-                let _ = done.send(());
-            }
-        };
+        let task = async move { flight.runner.advance(run, clock).await };
         // A pass bounds its own life: it leaves when its bell says so.
         self.shared.runtime.spawn(Box::pin(task)).detach();
     }
@@ -307,6 +329,7 @@ impl Runner {
         self.live.order_all(Order::Finish);
         let deadline = self.shared.runtime.sleep(patience);
         tokio::select! {
+            biased;
             () = self.all_departed() => {}
             () = deadline => {
                 let left = self.live.keys();
@@ -320,7 +343,9 @@ impl Runner {
     async fn all_departed(&self) {
         loop {
             let departed = self.departed.notified();
-            if self.live.is_empty() {
+            // Slots are taken before a claim is asked for, so that none can still arrive.
+            if self.live.is_empty() && self.free.load(Ordering::Acquire) == self.config.concurrency
+            {
                 return;
             }
             departed.await;
@@ -338,7 +363,11 @@ impl Runner {
 impl Observer for Runner {
     fn hint(&self, hint: Hint) {
         match hint {
-            Hint::Due { .. } => self.work.notify_one(),
+            Hint::Due { at, .. } => {
+                if at.as_millis() < self.wakes_at_ms.load(Ordering::Acquire) {
+                    self.work.notify_one();
+                }
+            }
             Hint::Touched(instance) => self.live.touch(instance),
             Hint::Ended(instance) => {
                 // A run that is live here reports its own outcome, which saves reading it back.
