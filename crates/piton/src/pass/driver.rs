@@ -79,6 +79,8 @@ pub(crate) struct Driver {
     draining: bool,
     /// Something happened to the instance: look at the store.
     touched: bool,
+    /// Open waits were looked at under this claim: events may have come before it, or before its steps were loaded.
+    looked: bool,
     logs_pending_since_us: Option<u64>,
 }
 
@@ -139,6 +141,7 @@ impl Driver {
             under_way: None,
             draining: false,
             touched: false,
+            looked: false,
             logs_pending_since_us: None,
         }
     }
@@ -216,6 +219,7 @@ impl Driver {
         }
         if state.has_news()
             || self.touched
+            || (!self.looked && state.awaits_event())
             || flush
             || state.wait_is_due()
             || (self.draining && !running)
@@ -238,6 +242,7 @@ impl Driver {
 
     fn send(&mut self, content: Content, next: Next) {
         self.touched = false;
+        self.looked = true;
         self.logs_pending_since_us = None;
         let transaction = content.committing.clone().map(|committing| RolledBack {
             steps: content.steps.clone(),

@@ -231,6 +231,12 @@ impl State {
         !self.outbox.is_empty() || self.waiting.iter().any(unwritten)
     }
 
+    /// The code waits for an event.
+    pub(super) fn awaits_event(&self) -> bool {
+        let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
+        slots.map(|slot| slot.step_type).any(|step_type| step_type == StepType::WaitForEvent)
+    }
+
     /// A wait for an event is past its deadline: the store has to say which outcome it has.
     pub(super) fn wait_is_due(&self) -> bool {
         let now = self.clock.earliest();
