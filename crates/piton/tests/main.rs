@@ -1,0 +1,5 @@
+//! What Piton promises, told as tests: each module is one chapter.
+
+mod events;
+mod lifecycle;
+mod support2;
