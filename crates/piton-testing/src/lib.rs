@@ -2,7 +2,10 @@
 //!
 //! - [`runtime`]: a virtual clock and seeded randomness, so that fourteen days pass in a microsecond and a
 //!   failing run can be run again.
+//! - [`conformance`]: the suite every store runs, and the test that two stores answer alike.
 
+pub mod conformance;
 pub mod runtime;
 
+pub use conformance::Stage;
 pub use runtime::VirtualRuntime;
