@@ -581,8 +581,8 @@ async fn many_buffered_events_are_still_taken_first_come_first_served(
     });
     let harness = Harness::on(kind, [take_five]).await?;
     let instance = harness.create::<_, Vec<u32>>("take", ()).await?;
-    for chunk in (0..EVENTS).collect::<Vec<_>>().chunks(1_000) {
-        // Polled in order, so that they arrive in order.
+    for chunk in (0..EVENTS).collect::<Vec<_>>().chunks(100) {
+        // A few at a time, so that the store takes them in the order in which they are sent.
         try_join_all(chunk.iter().map(|n| instance.send_event("go", n).into_future())).await?;
     }
     harness.run_to_end().await?;
