@@ -5,7 +5,7 @@
 
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
-use piton::{InstanceHandle, InstanceStatus, Registration, StepStatus};
+use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Registration, StepStatus};
 use piton_testing::{Harness, StoreKind};
 use serde_json::json;
 
@@ -398,7 +398,7 @@ async fn the_workflow_goes_on_after_a_caught_timeout_on_replay_too(kind: StoreKi
                 wait.await.map_err(|error| error.named("StillNothing"))
             })
         });
-        let configure = |builder: piton::EngineBuilder| builder.parked_runs(parked_runs);
+        let configure = |builder: EngineBuilder| builder.parked_runs(parked_runs);
         let harness = Harness::with(kind, [patient], configure).await?;
         let instance = harness.create::<_, u32>("patient", ()).await?;
         harness.run_to_end().await?;
@@ -439,7 +439,7 @@ async fn outcome_makes_a_timeout_none_and_received_tells_everything(kind: StoreK
                 Ok((none, some, whole))
             })
         });
-        let configure = |builder: piton::EngineBuilder| builder.parked_runs(parked_runs);
+        let configure = |builder: EngineBuilder| builder.parked_runs(parked_runs);
         let harness = Harness::with(kind, [curious], configure).await?;
         type Told = (Option<u32>, Option<u32>, (String, u32, Timestamp));
         let instance = harness.create::<_, Told>("curious", ()).await?;
@@ -579,12 +579,19 @@ async fn many_buffered_events_are_still_taken_first_come_first_served(
             Ok(taken)
         })
     });
-    let harness = Harness::on(kind, [take_five]).await?;
+    // All of them in one transaction, which is the quickest way to have them.
+    let send = flow("send", &(), |(), to: Event<String>, step| {
+        let send = |tx: piton::StepTransaction<'_>, to: &str| {
+            (0..EVENTS).try_for_each(|n| tx.send_event("take", to, "go", &n))
+        };
+        Box::pin(async move {
+            let to = to.as_str();
+            step.run_with("send", |cx| async move { send(cx.transaction(), to) }).await
+        })
+    });
+    let harness = Harness::on(kind, [take_five, send]).await?;
     let instance = harness.create::<_, Vec<u32>>("take", ()).await?;
-    for chunk in (0..EVENTS).collect::<Vec<_>>().chunks(100) {
-        // A few at a time, so that the store takes them in the order in which they are sent.
-        try_join_all(chunk.iter().map(|n| instance.send_event("go", n).into_future())).await?;
-    }
+    harness.create::<_, ()>("send", instance.id().to_owned()).await?;
     harness.run_to_end().await?;
     assert_eq!(ended(&instance).await?, [0, 1, 2, 3, 4]);
     let left = instance.history().newest_first().page_size(1).await?.events.items;

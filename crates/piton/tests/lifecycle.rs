@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::Arc;
-
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::store::ClaimRequest;
 use piton::{
-    BatchItem, Instance, InstanceHandle, InstanceStatus, Registration, Span, WorkflowName,
+    BatchItem, EngineBuilder, Instance, InstanceHandle, InstanceStatus, Registration, Span,
+    WorkflowName,
 };
 use piton_core::claim::ClaimRules;
 use piton_testing::{Harness, StoreKind};
@@ -77,7 +76,7 @@ fn two_steps(gate: &Gate, trail: &Trail) -> Registration {
 
 async fn of_eight_simultaneous_creates_with_one_id_one_succeeds(kind: StoreKind) -> Result<()> {
     let harness = Harness::on(kind, [noop("noop")]).await?;
-    let other = another_engine(&harness, [noop("noop")], |builder| builder).await?;
+    let other = another_engine(&harness, [noop("noop")]).await?;
     let creates = (0..8).map(|n| {
         let engine = if n % 2 == 0 { harness.engine() } else { &other };
         engine.workflow::<(), ()>("noop").unwrap().create(()).id("one").into_future()
@@ -123,7 +122,7 @@ async fn a_batch_keeps_its_order_and_skips_what_exists_or_repeats(kind: StoreKin
 }
 
 async fn a_batch_with_anything_invalid_creates_nothing(kind: StoreKind) -> Result<()> {
-    let configure = |builder: piton::EngineBuilder| {
+    let configure = |builder: EngineBuilder| {
         builder.limits(Limits { payload_bytes_max: 100, ..Limits::default() })
     };
     let echo =
@@ -462,8 +461,7 @@ async fn deaf_engine(
     harness: &Harness,
     workflows: impl IntoIterator<Item = Registration>,
 ) -> Result<Engine> {
-    let runtime = Arc::clone(harness.runtime()) as _;
-    engine_on(Access::deaf(harness.store()), runtime, workflows, |builder| builder).await
+    engine_on(Access::deaf(harness.store()), harness, workflows, EngineBuilder::no_runner).await
 }
 
 // ---- 36: restart during a body ----
@@ -653,7 +651,7 @@ async fn a_thousand_unregistered_instances_delay_nobody_and_are_reported(
     kind: StoreKind,
 ) -> Result<()> {
     let harness = Harness::on(kind, [noop("noop")]).await?;
-    let before_the_deploy = another_engine(&harness, [noop("gone")], |builder| builder).await?;
+    let before_the_deploy = another_engine(&harness, [noop("gone")]).await?;
     create_thousand(&before_the_deploy, "gone").await?;
     drop(before_the_deploy);
     harness.advance("1 hour");
@@ -661,14 +659,14 @@ async fn a_thousand_unregistered_instances_delay_nobody_and_are_reported(
     assert_served_at_once(&harness, "noop").await?;
     assert_eq!(harness.engine().unregistered().await?, [("gone".to_owned(), 1_000)]);
 
-    let after_the_next = another_engine(&harness, [noop("gone")], |builder| builder).await?;
+    let after_the_next = another_engine(&harness, [noop("gone")]).await?;
     assert_eq!(after_the_next.tick(10_000).await?.processed, 1_000, "they waited untouched");
     assert_eq!(harness.engine().unregistered().await?, []);
     Ok(())
 }
 
 async fn a_thousand_instances_to_be_quarantined_delay_nobody(kind: StoreKind) -> Result<()> {
-    let configure = |builder: piton::EngineBuilder| builder.quarantine_after(1);
+    let configure = |builder: EngineBuilder| builder.quarantine_after(1);
     let harness = Harness::with(kind, [noop("noop")], configure).await?;
     let poisoned = create_thousand(harness.engine(), "noop").await?;
     let name = WorkflowName::parse("noop", &Limits::default())?;
@@ -713,7 +711,7 @@ async fn every_waiter_gets_the_result(kind: StoreKind) -> Result<()> {
 async fn a_result_is_awaited_from_another_engine(kind: StoreKind) -> Result<()> {
     let answer = || flow("answer", &(), |(), _: Event<()>, _| Box::pin(async { Ok(42) }));
     let harness = Harness::on(kind, [answer()]).await?;
-    let other = another_engine(&harness, [answer()], |builder| builder).await?;
+    let other = another_engine(&harness, [answer()]).await?;
     let id = harness.create::<_, i32>("answer", ()).await?.id().to_owned();
     let instance = other.workflow::<(), i32>("answer")?.get(&id).await?;
     let (result, tick) = join!(instance.result(), harness.tick());
@@ -796,7 +794,7 @@ async fn a_shutdown_wakes_those_who_wait_for_results(kind: StoreKind) -> Result<
 
 async fn a_dropped_engine_wakes_those_who_wait_for_results(kind: StoreKind) -> Result<()> {
     let harness = Harness::on(kind, [noop("noop")]).await?;
-    let other = another_engine(&harness, [noop("noop")], |builder| builder).await?;
+    let other = another_engine(&harness, [noop("noop")]).await?;
     let instance = other.workflow::<(), ()>("noop")?.create(()).await?;
     let dropping = async {
         tokio::task::yield_now().await;

@@ -2,4 +2,5 @@
 
 mod events;
 mod lifecycle;
+mod runners;
 mod support2;

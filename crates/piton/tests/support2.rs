@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use piton::prelude::*;
-use piton::runtime::Runtime;
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Store,
+    StoreError,
 };
 use piton::{
     EngineBuilder, EventRecord, InstanceHandle, InstanceId, InstanceStatus, LogLine, LogRecord,
@@ -242,23 +242,24 @@ pub(crate) async fn buffered<O>(instance: &InstanceHandle<O>) -> Result<Vec<Stri
     Ok(free.map(|event| event.payload.as_str().to_owned()).collect())
 }
 
-/// Another engine on the same store: a second process, as far as the engine can tell.
+/// Another engine on the same store, which does something when it is ticked: a second process, as far as the
+/// engines can tell.
 pub(crate) async fn another_engine(
+    harness: &Harness,
+    workflows: impl IntoIterator<Item = Registration>,
+) -> Result<Engine> {
+    engine_on(harness.store(), harness, workflows, EngineBuilder::no_runner).await
+}
+
+/// An engine in the harness's world on any store.
+pub(crate) async fn engine_on(
+    store: Arc<dyn Store>,
     harness: &Harness,
     workflows: impl IntoIterator<Item = Registration>,
     configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
 ) -> Result<Engine> {
-    engine_on(harness.store(), Arc::clone(harness.runtime()) as _, workflows, configure).await
-}
-
-/// An engine without a background runner on any store.
-pub(crate) async fn engine_on(
-    store: Arc<dyn Store>,
-    runtime: Arc<dyn Runtime>,
-    workflows: impl IntoIterator<Item = Registration>,
-    configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
-) -> Result<Engine> {
-    let builder = Engine::builder_with_store(store).runtime(runtime).no_runner();
+    let runtime = Arc::clone(harness.runtime()) as _;
+    let builder = Engine::builder_with_store(store).runtime(runtime);
     let builder = workflows.into_iter().fold(builder, EngineBuilder::register);
     configure(builder).start().await
 }
@@ -268,10 +269,26 @@ pub(crate) async fn engine_on(
 /// Closing it leaves the store open, so that others on the same store live on.
 pub(crate) struct Access {
     store: Arc<dyn Store>,
+    /// No hint gets through.
     deaf: bool,
+    /// No write gets through.
     stalled: watch::Sender<bool>,
+    /// Writes that were held up so far.
+    held: watch::Sender<u32>,
     renewals: watch::Sender<u32>,
+    next_commit: Mutex<NextCommit>,
     closed: AtomicBool,
+}
+
+/// What happens to the next boundary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextCommit {
+    /// It is committed.
+    Works,
+    /// It does not reach the store.
+    IsLost,
+    /// It is committed, but the answer is lost.
+    LosesItsAnswer,
 }
 
 impl Access {
@@ -285,11 +302,18 @@ impl Access {
     }
 
     fn new(store: Arc<dyn Store>, deaf: bool) -> Arc<Self> {
-        let (stalled, renewals) = (watch::Sender::new(false), watch::Sender::new(0));
-        Arc::new(Self { store, deaf, stalled, renewals, closed: AtomicBool::new(false) })
+        Arc::new(Self {
+            store,
+            deaf,
+            stalled: watch::Sender::new(false),
+            held: watch::Sender::new(0),
+            renewals: watch::Sender::new(0),
+            next_commit: Mutex::new(NextCommit::Works),
+            closed: AtomicBool::new(false),
+        })
     }
 
-    /// From now on no write of this process gets through: it is stopped.
+    /// From now on no write of this process gets through, as if it was stopped.
     pub(crate) fn stall(&self) {
         self.stalled.send_replace(true);
     }
@@ -299,9 +323,18 @@ impl Access {
         self.stalled.send_replace(false);
     }
 
+    /// Waits until a write is held up by the stall.
+    pub(crate) async fn holds_a_write(&self) {
+        self.held.subscribe().wait_for(|held| *held > 0).await.unwrap();
+    }
+
     /// Waits until leases have been renewed this often in all.
     pub(crate) async fn renewed(&self, times: u32) {
         self.renewals.subscribe().wait_for(|count| *count >= times).await.unwrap();
+    }
+
+    pub(crate) fn next_commit(&self, next: NextCommit) {
+        *self.next_commit.lock().unwrap() = next;
     }
 
     /// Whether its engine has closed it.
@@ -309,12 +342,16 @@ impl Access {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn later<T: Send + 'static>(
+    fn write<T: Send + 'static>(
         &self,
         call: impl FnOnce(Arc<dyn Store>) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let (store, mut stalled) = (Arc::clone(&self.store), self.stalled.subscribe());
+        let (store, held) = (Arc::clone(&self.store), self.held.clone());
+        let mut stalled = self.stalled.subscribe();
         Box::pin(async move {
+            if *stalled.borrow() {
+                held.send_modify(|held| *held += 1);
+            }
             stalled.wait_for(|stalled| !*stalled).await.ok();
             call(store).await
         })
@@ -333,19 +370,19 @@ impl Store for Access {
     }
 
     fn create(&self, request: CreateRequest) -> Answer<Vec<Created>> {
-        self.later(|store| store.create(request))
+        self.write(|store| store.create(request))
     }
 
     fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.later(|store| store.send_event(event))
+        self.write(|store| store.send_event(event))
     }
 
     fn steer(&self, name: WorkflowName, id: InstanceId, action: Action) -> Answer<InstanceRecord> {
-        self.later(move |store| store.steer(name, id, action))
+        self.write(move |store| store.steer(name, id, action))
     }
 
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
-        self.later(|store| store.claim(request))
+        self.write(|store| store.claim(request))
     }
 
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
@@ -353,12 +390,21 @@ impl Store for Access {
     }
 
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
-        self.later(|store| store.commit(boundary))
+        let next = std::mem::replace(&mut *self.next_commit.lock().unwrap(), NextCommit::Works);
+        let lost = || Err(StoreError::Unavailable("the connection was cut".to_owned()));
+        if next == NextCommit::IsLost {
+            return Box::pin(std::future::ready(lost()));
+        }
+        let answer = self.write(|store| store.commit(boundary));
+        Box::pin(async move {
+            let committed = answer.await;
+            if next == NextCommit::LosesItsAnswer { lost() } else { committed }
+        })
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
         let (answer, renewals) =
-            (self.later(move |store| store.renew(keys, lease)), self.renewals.clone());
+            (self.write(move |store| store.renew(keys, lease)), self.renewals.clone());
         Box::pin(async move {
             let renewed = answer.await?;
             renewals.send_modify(|count| *count += 1);
@@ -367,7 +413,7 @@ impl Store for Access {
     }
 
     fn release(&self, keys: Vec<RunKey>) -> Answer<()> {
-        self.later(|store| store.release(keys))
+        self.write(|store| store.release(keys))
     }
 
     fn next_due_at(&self, names: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
@@ -375,7 +421,7 @@ impl Store for Access {
     }
 
     fn append_logs(&self, key: InstanceKey, run: RunNumber, lines: Vec<LogLine>) -> Answer<()> {
-        self.later(move |store| store.append_logs(key, run, lines))
+        self.write(move |store| store.append_logs(key, run, lines))
     }
 
     fn instance(&self, name: WorkflowName, id: InstanceId) -> Answer<Option<InstanceView>> {
