@@ -250,6 +250,7 @@ impl Driver {
         self.logs_pending_since_us = None;
         let transaction = content.committing.clone().map(|committing| RolledBack {
             steps: content.steps.clone(),
+            waits: content.waits.clone(),
             logs: content.logs.clone(),
             committing,
         });

@@ -351,8 +351,13 @@ impl State {
         limits: &Limits,
     ) {
         let now = self.clock.latest();
-        let RolledBack { steps, logs, committing } = content;
+        let RolledBack { steps, waits, logs, committing } = content;
         self.log.put_back(logs);
+        for wait in waits {
+            if let Some(slot) = self.slots.get_mut(&wait.record.name) {
+                slot.row = wait.row;
+            }
+        }
         let mut again = std::collections::VecDeque::new();
         for mut write in steps {
             if write.record.name == committing {
@@ -386,6 +391,7 @@ impl State {
 /// What a boundary with a step transaction consisted of, kept until the transaction is known to stand.
 pub(super) struct RolledBack {
     pub(super) steps: Vec<StepWrite>,
+    pub(super) waits: Vec<WaitLook>,
     pub(super) logs: Vec<LogLine>,
     pub(super) committing: StepName,
 }
