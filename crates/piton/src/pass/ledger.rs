@@ -245,8 +245,12 @@ impl State {
         })
     }
 
-    /// When the run has to be advanced next, if nothing else happens.
+    /// When the run has to be advanced next, if nothing else happens; `None` while something else can, as when
+    /// a step transaction is committed.
     pub(super) fn suspension(&self) -> Option<(Timestamp, TaskKind)> {
+        if self.outbox.iter().any(|outgoing| !outgoing.mutations.is_empty()) {
+            return None;
+        }
         let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
         let due = slots.filter_map(|slot| Some((slot.due_at()?, slot.step_type)));
         let (at, step_type) = due.min_by_key(|(at, _)| *at)?;
