@@ -194,8 +194,15 @@ impl State {
     }
 
     /// Reveals the oldest recorded result that the code asks for. `false` if there is none.
+    ///
+    /// A result behind a step transaction waits for its commit: replay will reveal that step first.
     pub(super) fn reveal_next(&mut self) -> bool {
-        let Some((_, name)) = self.revealable.pop_first() else { return false };
+        let Some(first) = self.revealable.first_entry() else { return false };
+        let pending = self.outbox.iter().find(|outgoing| !outgoing.mutations.is_empty());
+        if pending.is_some_and(|outgoing| outgoing.write.record.seq < *first.key()) {
+            return false;
+        }
+        let name = first.remove();
         let slot = self.slots.get_mut(&name).expect("a revealable step has a slot");
         slot.phase = Phase::Revealed;
         if mem::take(&mut slot.replayed) {
