@@ -4,3 +4,4 @@ mod events;
 mod lifecycle;
 mod runners;
 mod support2;
+mod transactions;
