@@ -2,6 +2,7 @@
 
 mod events;
 mod lifecycle;
+mod logs;
 mod runners;
 mod support2;
 mod transactions;
