@@ -363,10 +363,6 @@ async fn lines_of_a_body_that_is_still_running_are_readable_after_a_second(
     let harness = Harness::on(kind, [work]).await?;
     let instance = harness.create::<_, ()>("work", ()).await?;
     let tick = tick_until_arrived(harness.engine(), &gate).await?;
-    // The pass sets its timer when it comes to rest.
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
     harness.advance("1 second");
     eventually("the line", || async {
         Ok((told(&instance).await? == ["half way long 1"]).then_some(()))

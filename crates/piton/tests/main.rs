@@ -2,6 +2,7 @@
 
 mod events;
 mod lifecycle;
+mod limits;
 mod logs;
 mod runners;
 mod support2;
