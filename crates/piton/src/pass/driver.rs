@@ -323,7 +323,12 @@ impl Driver {
                 self.commit(ending);
             }
             let answer = match self.wait().await {
-                Happened::Rung | Happened::Timer => continue,
+                Happened::Rung | Happened::Timer => {
+                    // Nobody is left to be polled; flags left standing would ring for ever.
+                    self.bell.take_function_woken();
+                    self.bell.take_touched();
+                    continue;
+                }
                 Happened::Committed(answer) => answer,
             };
             if matches!(&answer, Ok(committed) if committed.after == After::Ended) {
