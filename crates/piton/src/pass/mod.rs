@@ -235,13 +235,13 @@ impl Pass {
         }
         let slot = state.slots.get_mut(name).expect("found or inserted above");
         slot.reuse_told |= matches!(slot.phase, Phase::Revealed);
-        let first_ask = !std::mem::replace(&mut slot.asked, true);
-        if step_type == StepType::Do && first_ask {
-            state.steps_asked += 1;
-            if state.steps_asked > self.limits.steps_max {
+        if step_type == StepType::Do && !slot.asked {
+            if state.steps_asked >= self.limits.steps_max {
                 return Err(too_many_steps(name, self.limits.steps_max));
             }
+            state.steps_asked += 1;
         }
+        slot.asked = true;
         slot.asker = Some(waker.clone());
         if let Ask::Do { retries, timeout, repeatable } = &ask {
             let retries = Arc::clone(retries);
