@@ -1,0 +1,3 @@
+//! The integration tests of the testing crate: one binary, a module per subject.
+
+mod stores;
