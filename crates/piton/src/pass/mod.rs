@@ -87,7 +87,7 @@ struct State {
     waiting: Vec<StepName>,
     /// Bodies that ended and are not yet on their way to the store.
     ended: Vec<StepName>,
-    /// Waits that the code dropped: the losers of a `select!`.
+    /// Waits, and steps between two attempts, that the code dropped: the losers of a `select!`.
     abandoned: Vec<StepName>,
     /// Bodies that were granted and have not ended.
     running: Vec<StepName>,
@@ -318,10 +318,13 @@ impl Pass {
         slot.asker = None;
         match &slot.phase {
             Phase::Wanting | Phase::Granted | Phase::Running { .. } => {
-                // Cancelled before it was recorded: as if it had never been asked for.
+                // Cancelled before it was recorded: as if this attempt had never been asked for.
                 slot.phase = Phase::Idle;
                 state.wanting.retain(|wanting| wanting != name);
                 state.running.retain(|running| running != name);
+                if slot.record.is_some() {
+                    state.abandoned.push(name.clone());
+                }
             }
             Phase::Waiting => {
                 slot.phase = Phase::Idle;
