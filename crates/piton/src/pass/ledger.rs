@@ -31,6 +31,17 @@ pub(super) struct Content {
 }
 
 impl Content {
+    /// What to go back to if the step transaction in it fails; `None` if there is none in it.
+    pub(super) fn rolled_back(&self) -> Option<RolledBack> {
+        let waits = self.waits.iter().map(|wait| (wait.record.name.clone(), wait.row));
+        Some(RolledBack {
+            committing: self.committing.clone()?,
+            steps: self.steps.clone(),
+            waits: waits.collect(),
+            logs: self.logs.clone(),
+        })
+    }
+
     pub(super) fn into_boundary(self, key: RunKey, next: Next) -> Boundary {
         let Content { mutations, steps, waits, logs, .. } = self;
         Boundary { key, mutations, steps, waits, logs, next }
@@ -193,9 +204,15 @@ impl State {
         }
     }
 
-    /// Reveals the oldest recorded result that the code asks for. `false` if there is none.
+    /// Reveals the oldest recorded result that the code asks for. `false` if there is none, or if an older
+    /// one is still on its way through a transaction: on replay that one comes first.
     pub(super) fn reveal_next(&mut self) -> bool {
-        let Some((_, name)) = self.revealable.pop_first() else { return false };
+        let transaction = self.transaction_seq();
+        let Some(first) = self.revealable.first_entry() else { return false };
+        if transaction.is_some_and(|seq| seq < *first.key()) {
+            return false;
+        }
+        let name = first.remove();
         let slot = self.slots.get_mut(&name).expect("a revealable step has a slot");
         slot.phase = Phase::Revealed;
         if mem::take(&mut slot.replayed) {
@@ -222,6 +239,12 @@ impl State {
         }
         self.running.extend(granted);
         any
+    }
+
+    /// The place in the record of the oldest step transaction that is not on its way yet.
+    pub(super) fn transaction_seq(&self) -> Option<u32> {
+        let transaction = self.outbox.iter().find(|outgoing| !outgoing.mutations.is_empty());
+        transaction.map(|outgoing| outgoing.write.record.seq)
     }
 
     /// Something must be written: results, a wait that is not registered, a wait that was dropped.
@@ -345,8 +368,12 @@ impl State {
         limits: &Limits,
     ) {
         let now = self.clock.latest();
-        let RolledBack { steps, logs, committing } = content;
+        let RolledBack { steps, waits, logs, committing } = content;
         self.log.put_back(logs);
+        for (name, row) in waits {
+            let slot = self.slots.get_mut(&name).expect("a looked-at wait has a slot");
+            slot.row = row;
+        }
         let mut again = std::collections::VecDeque::new();
         for mut write in steps {
             if write.record.name == committing {
@@ -380,6 +407,8 @@ impl State {
 /// What a boundary with a step transaction consisted of, kept until the transaction is known to stand.
 pub(super) struct RolledBack {
     pub(super) steps: Vec<StepWrite>,
+    /// The waits that were looked at, and how their rows stood before.
+    pub(super) waits: Vec<(StepName, RowState)>,
     pub(super) logs: Vec<LogLine>,
     pub(super) committing: StepName,
 }
