@@ -298,7 +298,7 @@ impl State {
         let (mut steps, mut mutations, mut committing) = (Vec::new(), Vec::new(), None);
         while let Some(outgoing) = self.outbox.pop_front() {
             let name = outgoing.write.record.name.clone();
-            steps.push(outgoing.write);
+            put_row(&mut steps, outgoing.write);
             if !outgoing.mutations.is_empty() {
                 (mutations, committing) = (outgoing.mutations, Some(name));
                 break;
@@ -306,7 +306,10 @@ impl State {
         }
         let more = !self.outbox.is_empty();
         let waits = self.take_waits(&mut steps);
-        self.take_abandoned(&mut steps);
+        // The row of an abandoned step may still be in the outbox.
+        if !more {
+            self.take_abandoned(&mut steps);
+        }
         Content { mutations, steps, waits, logs: self.log.take(), more, committing }
     }
 
@@ -340,7 +343,7 @@ impl State {
                 && record.status == StepStatus::Waiting
             {
                 record.status = StepStatus::Pending;
-                steps.push(StepWrite { record: record.clone(), row: RowState::Changed });
+                put_row(steps, StepWrite { record: record.clone(), row: RowState::Changed });
             }
         }
     }
@@ -457,6 +460,15 @@ fn mutation_failure(error: &MutationError) -> Error {
     let failure = Error::new(error.message.clone()).coded(error.code);
     let failure = failure.named(refusal_name(error.code));
     if error.code == Code::StepTransaction { failure } else { failure.into_non_retryable() }
+}
+
+/// A boundary has one row per step: a newer state replaces the older one, which was never stored.
+fn put_row(steps: &mut Vec<StepWrite>, newer: StepWrite) {
+    let same = |older: &&mut StepWrite| older.record.position == newer.record.position;
+    match steps.iter_mut().find(same) {
+        Some(older) => older.record = newer.record,
+        None => steps.push(newer),
+    }
 }
 
 fn take_seq(next: &mut u32) -> u32 {
