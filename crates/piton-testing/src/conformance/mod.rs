@@ -222,7 +222,7 @@ macro_rules! store_conformance {
                 log_lines_are_in_order_of_insertion_whatever_their_time,
                 a_boundary_tells_the_runners_lines_before_its_own,
                 logs_can_be_filtered_by_level_and_category,
-                lines_can_be_added_to_a_run_that_is_not_held,
+                lines_can_be_added_to_a_live_run_that_is_not_held,
                 system_lines_have_ids_and_moments,
                 ended_names_those_that_have_ended,
                 the_backlog_counts_the_live_tasks_of_every_workflow,
@@ -283,9 +283,8 @@ mod tests {
             ("closing", include_str!("closing.rs")),
         ];
         for (topic, source) in topics {
-            let (_, list) = listed
-                .split_once(&format!("@topic $open {topic}:"))
-                .expect("the topic is listed");
+            let (_, list) =
+                listed.split_once(&format!("@topic $open {topic}:")).expect("the topic is listed");
             let (list, _) = list.split_once(");").expect("the list ends");
             for line in source.lines() {
                 let Some(rest) = line.strip_prefix("pub async fn ") else {

@@ -46,20 +46,13 @@ pub struct Stage {
 impl Stage {
     /// A stage for a fresh store whose only clock is `clock`.
     pub fn new(store: Arc<dyn Store>, clock: Arc<VirtualRuntime>) -> Self {
-        Self {
-            store,
-            clock,
-            _kept: None,
-        }
+        Self { store, clock, _kept: None }
     }
 
     /// Keeps something the store needs, such as a temporary directory, until the case is over.
     #[must_use]
     pub fn keeping(self, kept: impl Any + Send) -> Self {
-        Self {
-            _kept: Some(Box::new(kept)),
-            ..self
-        }
+        Self { _kept: Some(Box::new(kept)), ..self }
     }
 }
 
@@ -80,10 +73,7 @@ pub(crate) fn json(text: &str) -> Json {
 }
 
 pub(crate) fn new_instance(name: &str) -> NewInstance {
-    NewInstance {
-        id: id(name),
-        params: json("{\"cents\":100}"),
-    }
+    NewInstance { id: id(name), params: json("{\"cents\":100}") }
 }
 
 pub(crate) fn create_request(ids: &[&str], existing: Existing) -> CreateRequest {
@@ -167,20 +157,11 @@ impl Stage {
 
     /// Creates an instance that is leased to its creator at once.
     pub(crate) async fn create_leased(&self, name: &str) -> RunKey {
-        let lease = Lease {
-            runner: "creator".into(),
-            span: LEASE,
-        };
-        let request = CreateRequest {
-            lease: Some(lease),
-            ..create_request(&[name], Existing::Refuse)
-        };
+        let lease = Lease { runner: "creator".into(), span: LEASE };
+        let request =
+            CreateRequest { lease: Some(lease), ..create_request(&[name], Existing::Refuse) };
         let created = self.store.create(request).await.expect("created");
-        RunKey {
-            instance: created[0].instance.key,
-            run: 0,
-            epoch: created[0].epoch,
-        }
+        RunKey { instance: created[0].instance.key, run: 0, epoch: created[0].epoch }
     }
 
     pub(crate) async fn send(&self, receiver: &str, event_type: &str) -> EventRecord {
@@ -190,10 +171,7 @@ impl Stage {
 
     /// Sends an event whose payload is `payload`.
     pub(crate) async fn send_payload(&self, receiver: &str, event_type: &str, payload: &str) {
-        let event = NewEvent {
-            payload: json(payload),
-            ..event(receiver, event_type)
-        };
+        let event = NewEvent { payload: json(payload), ..event(receiver, event_type) };
         self.store.send_event(event).await.expect("stored");
     }
 
@@ -218,10 +196,7 @@ pub(crate) fn claim_request(runner: &str, wanted: usize) -> ClaimRequest {
         runner: runner.into(),
         workflows: [checkout()].into(),
         wanted,
-        rules: ClaimRules {
-            lease: LEASE,
-            claims_without_progress_max: CLAIMS_MAX,
-        },
+        rules: ClaimRules { lease: LEASE, claims_without_progress_max: CLAIMS_MAX },
     }
 }
 
@@ -291,11 +266,8 @@ impl Stage {
     pub(crate) async fn hibernating(&self, name: &str, ms: i64) -> WaitLook {
         let key = self.leased(name).await;
         let wait = self.wait("approval", 0, "approved", ms);
-        let boundary = Boundary {
-            waits: vec![wait.clone()],
-            next: suspend(self.in_ms(ms)),
-            ..boundary(key)
-        };
+        let boundary =
+            Boundary { waits: vec![wait.clone()], next: suspend(self.in_ms(ms)), ..boundary(key) };
         assert_eq!(self.committed(boundary).await, After::Suspended);
         look_again(wait)
     }
@@ -333,50 +305,31 @@ pub(crate) fn boundary(key: RunKey) -> Boundary {
         steps: Vec::new(),
         waits: Vec::new(),
         logs: Vec::new(),
-        next: Next::Continue {
-            bodies_running: false,
-        },
+        next: Next::Continue { bodies_running: false },
     }
 }
 
 /// A boundary in the middle of which other bodies run.
 pub(crate) fn boundary_with_bodies_running(key: RunKey) -> Boundary {
-    Boundary {
-        next: Next::Continue {
-            bodies_running: true,
-        },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Continue { bodies_running: true }, ..boundary(key) }
 }
 
 pub(crate) fn suspend(run_at: Timestamp) -> Next {
-    Next::Suspend {
-        run_at,
-        kind: TaskKind::Wake,
-    }
+    Next::Suspend { run_at, kind: TaskKind::Wake }
 }
 
 pub(crate) fn suspend_for_retry(run_at: Timestamp) -> Next {
-    Next::Suspend {
-        run_at,
-        kind: TaskKind::Retry,
-    }
+    Next::Suspend { run_at, kind: TaskKind::Retry }
 }
 
 pub(crate) fn complete(key: RunKey) -> Boundary {
     let output = json("\"done\"");
-    Boundary {
-        next: Next::Complete { output },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Complete { output }, ..boundary(key) }
 }
 
 pub(crate) fn fail(key: RunKey) -> Boundary {
     let error = RecordedError::new("CardDeclined", "no money");
-    Boundary {
-        next: Next::Fail { error },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Fail { error }, ..boundary(key) }
 }
 
 // ---- steps ----
@@ -428,10 +381,8 @@ impl Stage {
     }
 
     pub(crate) fn sleep(&self, name: &str, position: u32, wake_at: Timestamp) -> StepWrite {
-        let record = StepRecord {
-            wake_at: Some(wake_at),
-            ..self.step(name, position, StepType::Sleep)
-        };
+        let record =
+            StepRecord { wake_at: Some(wake_at), ..self.step(name, position, StepType::Sleep) };
         new_row(record)
     }
 
@@ -470,18 +421,12 @@ impl Stage {
 }
 
 fn new_row(record: StepRecord) -> StepWrite {
-    StepWrite {
-        record,
-        row: RowState::New,
-    }
+    StepWrite { record, row: RowState::New }
 }
 
 /// The same wait on a later look: its row is stored.
 pub(crate) fn look_again(wait: WaitLook) -> WaitLook {
-    WaitLook {
-        row: RowState::Stored,
-        ..wait
-    }
+    WaitLook { row: RowState::Stored, ..wait }
 }
 
 // ---- readers ----
@@ -523,11 +468,7 @@ impl Stage {
 
     pub(crate) async fn run_key(&self, name: &str) -> RunKey {
         let record = self.view(name).await.record;
-        RunKey {
-            instance: record.key,
-            run: record.run,
-            epoch: 0,
-        }
+        RunKey { instance: record.key, run: record.run, epoch: 0 }
     }
 
     /// The steps of the current run.

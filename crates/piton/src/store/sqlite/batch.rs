@@ -51,10 +51,7 @@ impl<'c> Batch<'_, 'c> {
     /// A task of this workflow can be claimed at this moment.
     pub(super) fn hint_due(&mut self, workflow: &WorkflowName, at: Timestamp) {
         let repeats = |hint: &Hint| match hint {
-            Hint::Due {
-                workflow: told,
-                at: told_at,
-            } => told == workflow && *told_at == at,
+            Hint::Due { workflow: told, at: told_at } => told == workflow && *told_at == at,
             Hint::Touched(_) | Hint::Ended(_) => false,
         };
         // A hundred tasks of one workflow that became due in one transaction are one piece of news.

@@ -49,8 +49,7 @@ impl<'a, 'stmt> Cells<'a, 'stmt> {
 
     pub(super) fn opt_i64(&self, column: usize) -> Outcome<Option<i64>> {
         let cell = self.cell(column)?;
-        cell.as_i64_or_null()
-            .map_err(|error| self.damaged(column, error))
+        cell.as_i64_or_null().map_err(|error| self.damaged(column, error))
     }
 
     pub(super) fn i64(&self, column: usize) -> Outcome<i64> {
@@ -84,8 +83,7 @@ impl<'a, 'stmt> Cells<'a, 'stmt> {
 
     pub(super) fn opt_text(&self, column: usize) -> Outcome<Option<&'a str>> {
         let cell = self.cell(column)?;
-        cell.as_str_or_null()
-            .map_err(|error| self.damaged(column, error))
+        cell.as_str_or_null().map_err(|error| self.damaged(column, error))
     }
 
     pub(super) fn text(&self, column: usize) -> Outcome<&'a str> {

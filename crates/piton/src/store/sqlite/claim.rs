@@ -36,11 +36,7 @@ pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcom
         }
     }
     let next = task::next_due_at(batch.db, &request.workflows)?;
-    Ok(ClaimAnswer {
-        now: batch.now,
-        claimed,
-        next_due_at: next.map(|at| at.max(batch.now)),
-    })
+    Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
 }
 
 /// Resuming work first, then new work, each oldest first.
@@ -57,9 +53,7 @@ fn choose(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<Vec<Cand
     }
     resuming.sort_unstable();
     new.sort_unstable();
-    let waited = new
-        .first()
-        .map_or(Span::from_millis(0), |oldest| now.since(oldest.run_at));
+    let waited = new.first().map_or(Span::from_millis(0), |oldest| now.since(oldest.run_at));
     let (resuming_share, new_share) = claim::share(wanted, resuming.len(), new.len(), waited);
     resuming.truncate(resuming_share);
     resuming.extend(new.drain(..new_share));

@@ -39,11 +39,7 @@ fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<
     }
     write_logs(batch, &key, &boundary.logs, story)?;
     let after = conclude(batch, &key, task, &boundary.next, !settled.is_empty())?;
-    Ok(Committed {
-        now: batch.now,
-        after,
-        settled,
-    })
+    Ok(Committed { now: batch.now, after, settled })
 }
 
 /// Looks for the event a wait is after and records its outcome, or that it waits (rule R5).

@@ -36,15 +36,11 @@ pub(super) const EVENT_OLDEST: &str = concat!(
     ORDER BY seq LIMIT 1"
 );
 
-pub(super) const EVENT_PAGE: &str = concat!(
-    select_event!(""),
-    " AND run_number = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4"
-);
+pub(super) const EVENT_PAGE: &str =
+    concat!(select_event!(""), " AND run_number = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4");
 
-pub(super) const EVENT_PAGE_DESCENDING: &str = concat!(
-    select_event!(""),
-    " AND run_number = ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4"
-);
+pub(super) const EVENT_PAGE_DESCENDING: &str =
+    concat!(select_event!(""), " AND run_number = ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4");
 
 pub(super) const EVENT_LAST_SEQ: &str =
     "SELECT max(seq) FROM piton_event WHERE instance_key = ?1 AND run_number = ?2";
@@ -98,11 +94,7 @@ pub(super) fn deliver(
 }
 
 pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<EventRecord>> {
-    let sql = if page.descending {
-        EVENT_PAGE_DESCENDING
-    } else {
-        EVENT_PAGE
-    };
+    let sql = if page.descending { EVENT_PAGE_DESCENDING } else { EVENT_PAGE };
     let params = params![page.instance.0, page.run, page.behind(), page.limit];
     db.all(sql, params, decode)
 }

@@ -24,10 +24,8 @@ macro_rules! select_instance {
     };
 }
 
-pub(super) const INSTANCE_BY_ID: &str = concat!(
-    select_instance!(""),
-    " WHERE i.workflow_name = ?1 AND i.instance_id = ?2"
-);
+pub(super) const INSTANCE_BY_ID: &str =
+    concat!(select_instance!(""), " WHERE i.workflow_name = ?1 AND i.instance_id = ?2");
 
 pub(super) const INSTANCE_BY_KEY: &str = concat!(select_instance!(""), " WHERE i.key = ?1");
 
@@ -45,8 +43,6 @@ pub(super) const INSTANCE_STANDING: &str = "\
     SELECT key, status, run_number FROM piton_instance WHERE workflow_name = ?1 AND instance_id = ?2";
 
 pub(super) const INSTANCE_STATUS: &str = "SELECT status FROM piton_instance WHERE key = ?1";
-
-pub(super) const INSTANCE_RUN_NUMBER: &str = "SELECT run_number FROM piton_instance WHERE key = ?1";
 
 pub(super) const INSTANCE_TO_RUN: &str = "\
     SELECT key, status, started_at, created_at, instance_id, params FROM piton_instance WHERE key = ?1";
@@ -105,11 +101,7 @@ pub(super) fn standing(
 ) -> Outcome<Standing> {
     let found = db.one(INSTANCE_STANDING, [workflow.as_str(), id.as_str()], |row| {
         let cells = Cells::keyed(row, TABLE)?;
-        Ok(Standing {
-            key: cells.key(),
-            status: cells.word(1)?,
-            run: cells.number(2)?,
-        })
+        Ok(Standing { key: cells.key(), status: cells.word(1)?, run: cells.number(2)? })
     })?;
     found.ok_or_else(|| not_found(workflow, id).into())
 }
@@ -139,11 +131,7 @@ pub(super) fn page(db: &mut Statements<'_>, query: &InstanceQuery) -> Outcome<Ve
     let workflow = query.workflow.as_str();
     let before = query.before.map_or(i64::MAX, |key| key.0);
     match query.status {
-        None => db.all(
-            INSTANCE_PAGE,
-            params![workflow, before, query.limit],
-            decode,
-        ),
+        None => db.all(INSTANCE_PAGE, params![workflow, before, query.limit], decode),
         Some(status) => db.all(
             INSTANCE_PAGE_BY_STATUS,
             params![workflow, before, query.limit, status.as_str()],
@@ -172,16 +160,9 @@ fn decode(row: &Row<'_>) -> Outcome<InstanceRecord> {
 }
 
 pub(super) fn has_ended(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<bool> {
-    let status: Option<InstanceStatus> = db.one(INSTANCE_STATUS, [key.0], |row| {
-        Cells::new(row, TABLE, key).word(0)
-    })?;
+    let status: Option<InstanceStatus> =
+        db.one(INSTANCE_STATUS, [key.0], |row| Cells::new(row, TABLE, key).word(0))?;
     Ok(status.is_some_and(InstanceStatus::is_terminal))
-}
-
-pub(super) fn run_number(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<RunNumber>> {
-    db.one(INSTANCE_RUN_NUMBER, [key.0], |row| {
-        Cells::new(row, TABLE, key).number(0)
-    })
 }
 
 /// Inserts an instance; `None` if the id exists already.
@@ -195,10 +176,8 @@ pub(super) fn insert(
 ) -> Outcome<Option<InstanceKey>> {
     let started_at = started_at.map(Timestamp::as_millis);
     let (workflow, id, params) = (workflow.as_str(), id.as_str(), params.as_str());
-    let inserted = db.execute(
-        INSTANCE_INSERT,
-        params![workflow, id, now.as_millis(), started_at, params],
-    )?;
+    let inserted =
+        db.execute(INSTANCE_INSERT, params![workflow, id, now.as_millis(), started_at, params])?;
     Ok((inserted == 1).then(|| InstanceKey(db.conn().last_insert_rowid())))
 }
 

@@ -22,10 +22,7 @@ pub(super) fn renew(
             continue;
         };
         task::renew(batch.db, key.instance, until)?;
-        renewed.push(Renewed {
-            key: *key,
-            pause_requested: task.pause_requested,
-        });
+        renewed.push(Renewed { key: *key, pause_requested: task.pause_requested });
     }
     Ok(renewed)
 }

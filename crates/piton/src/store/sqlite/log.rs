@@ -9,8 +9,8 @@ use rusqlite::{Row, params};
 
 use super::batch::Batch;
 use super::cells::Cells;
-use super::instance;
 use super::statements::Statements;
+use super::task;
 use super::trouble::Outcome;
 use crate::store::{LogFilter, PageQuery};
 
@@ -93,8 +93,9 @@ pub(super) fn append(
     run: RunNumber,
     lines: &[LogLine],
 ) -> Outcome<()> {
-    let current = instance::run_number(batch.db, key)?;
-    if current.is_none_or(|current| run > current) {
+    // Ended and superseded runs never change.
+    let live = task::get(batch.db, key)?.is_some_and(|task| task.run == run);
+    if !live {
         return Ok(());
     }
     for line in lines {
@@ -108,11 +109,7 @@ pub(super) fn page(
     page: &PageQuery,
     filter: &LogFilter,
 ) -> Outcome<Vec<LogRecord>> {
-    let sql = if page.descending {
-        LOG_PAGE_DESCENDING
-    } else {
-        LOG_PAGE
-    };
+    let sql = if page.descending { LOG_PAGE_DESCENDING } else { LOG_PAGE };
     let params = params![
         page.instance.0,
         page.run,
@@ -137,9 +134,5 @@ fn decode(row: &Row<'_>) -> Outcome<LogRecord> {
         message: cells.shared(10)?,
         data: cells.opt_json(11)?,
     };
-    Ok(LogRecord {
-        run: cells.number(1)?,
-        seq: cells.number(2)?,
-        line,
-    })
+    Ok(LogRecord { run: cells.number(1)?, seq: cells.number(2)?, line })
 }

@@ -135,13 +135,7 @@ impl SqliteStore {
             .name("piton-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
-        Ok(Arc::new(Self {
-            requests,
-            reads,
-            observers,
-            failed,
-            writer: Some(writer),
-        }))
+        Ok(Arc::new(Self { requests, reads, observers, failed, writer: Some(writer) }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -240,11 +234,7 @@ impl Store for SqliteStore {
         id: InstanceId,
         action: Action,
     ) -> Answer<InstanceRecord> {
-        let steering = Steering {
-            workflow,
-            id,
-            action,
-        };
+        let steering = Steering { workflow, id, action };
         self.write(steering, Request::Steer)
     }
 
@@ -278,11 +268,7 @@ impl Store for SqliteStore {
         run: RunNumber,
         lines: Vec<LogLine>,
     ) -> Answer<()> {
-        let lines = Lines {
-            instance,
-            run,
-            lines,
-        };
+        let lines = Lines { instance, run, lines };
         self.write(lines, Request::AppendLogs)
     }
 

@@ -28,9 +28,7 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
                 existing: Existing::Refuse,
                 lease: None,
             };
-            create::create(batch, request)
-                .map(drop)
-                .map_err(as_mutation)
+            create::create(batch, request).map(drop).map_err(as_mutation)
         }
         Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
     };
@@ -70,9 +68,7 @@ fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {
 
 /// What user code returned may be a SQLite error in disguise.
 fn judge_user_error(error: &crate::Error) -> Trouble {
-    let mut cause = error
-        .source()
-        .map(|source| source as &dyn std::error::Error);
+    let mut cause = error.source().map(|source| source as &dyn std::error::Error);
     while let Some(source) = cause {
         if let Some(sqlite) = source.downcast_ref::<rusqlite::Error>() {
             return judge(sqlite);
@@ -94,11 +90,8 @@ fn judge(error: &rusqlite::Error) -> Trouble {
     {
         return Trouble::Batch(Failure::from(error));
     }
-    let code = if is_unique_violation(error) {
-        Code::UniqueConstraint
-    } else {
-        Code::StepTransaction
-    };
+    let code =
+        if is_unique_violation(error) { Code::UniqueConstraint } else { Code::StepTransaction };
     mutation_failed(code, error.to_string())
 }
 
@@ -119,9 +112,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         return text;
     }
-    panic
-        .downcast_ref::<String>()
-        .map_or("no message", String::as_str)
+    panic.downcast_ref::<String>().map_or("no message", String::as_str)
 }
 
 impl ToSql for SqlValue {

@@ -47,10 +47,7 @@ pub(super) struct Readers {
 pub(super) fn start(path: &Path) -> crate::Result<Readers> {
     let (queue, reads) = mpsc::channel(READS_MAX);
     let reads = Arc::new(Mutex::new(reads));
-    let mut readers = Readers {
-        queue: ReadQueue(queue),
-        threads: Vec::new(),
-    };
+    let mut readers = Readers { queue: ReadQueue(queue), threads: Vec::new() };
     for index in 0..READERS {
         let conn = open::connect(path)?;
         open::configure_reader(&conn)?;

@@ -22,11 +22,7 @@ pub(super) struct Job<I, O> {
 impl<I, O> Job<I, O> {
     pub(super) fn new(input: I) -> (Self, oneshot::Receiver<Result<O, StoreError>>) {
         let (answer, answered) = oneshot::channel();
-        let job = Self {
-            input: Some(input),
-            output: None,
-            answer,
-        };
+        let job = Self { input: Some(input), output: None, answer };
         (job, answered)
     }
 
@@ -161,11 +157,7 @@ impl Request {
     pub(super) fn payload_bytes(&self) -> usize {
         match self {
             Request::Create(job) => job.input.as_ref().map_or(0, |request| {
-                request
-                    .instances
-                    .iter()
-                    .map(|new| new.params.len_bytes())
-                    .sum()
+                request.instances.iter().map(|new| new.params.len_bytes()).sum()
             }),
             Request::SendEvent(job) => job.input.as_ref().map_or(0, |new| new.payload.len_bytes()),
             Request::Commit(job) => job.input.as_ref().map_or(0, boundary_bytes),

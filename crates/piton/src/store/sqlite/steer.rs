@@ -38,11 +38,7 @@ fn pause(batch: &mut Batch<'_, '_>, before: &InstanceRecord, task: Option<&Task>
     let (Some(change), Some(task)) = (change, task) else {
         return Ok(false);
     };
-    let line = if change.instance.is_some() {
-        story::paused()
-    } else {
-        story::pause_requested()
-    };
+    let line = if change.instance.is_some() { story::paused() } else { story::pause_requested() };
     apply(batch, before, task, &change, line)?;
     Ok(true)
 }

@@ -38,15 +38,11 @@ pub(super) const STEP_UPDATE: &str = "\
 
 pub(super) const STEP_OF_RUN: &str = concat!(select_step!(""), " ORDER BY position");
 
-pub(super) const STEP_PAGE: &str = concat!(
-    select_step!(""),
-    " AND position > ?3 ORDER BY position LIMIT ?4"
-);
+pub(super) const STEP_PAGE: &str =
+    concat!(select_step!(""), " AND position > ?3 ORDER BY position LIMIT ?4");
 
-pub(super) const STEP_PAGE_DESCENDING: &str = concat!(
-    select_step!(""),
-    " AND position < ?3 ORDER BY position DESC LIMIT ?4"
-);
+pub(super) const STEP_PAGE_DESCENDING: &str =
+    concat!(select_step!(""), " AND position < ?3 ORDER BY position DESC LIMIT ?4");
 
 /// Of the steps the run waits for, the one that wakes first.
 pub(super) const STEP_WAKING_FIRST: &str = concat!(
@@ -142,11 +138,7 @@ pub(super) fn of_run(
 }
 
 pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<StepRecord>> {
-    let sql = if page.descending {
-        STEP_PAGE_DESCENDING
-    } else {
-        STEP_PAGE
-    };
+    let sql = if page.descending { STEP_PAGE_DESCENDING } else { STEP_PAGE };
     let params = params![page.instance.0, page.run, page.behind(), page.limit];
     db.all(sql, params, decode)
 }

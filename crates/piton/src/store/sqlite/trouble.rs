@@ -34,18 +34,12 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn fatal(message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            fatal: true,
-            message,
-        }
+        Self { fatal: true, message }
     }
 
     pub(super) fn passing(message: impl Into<String>) -> Self {
         let message = message.into();
-        Self {
-            fatal: false,
-            message,
-        }
+        Self { fatal: false, message }
     }
 
     /// A failed COMMIT: unlike a failed statement it may have reached the disk halfway, so that only reasons
@@ -71,10 +65,7 @@ impl Failure {
 const REOPEN: &str = "check the disk, then restart the process: what was acknowledged is safe";
 
 impl From<&rusqlite::Error> for Failure {
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "SQLite's own, open-ended set"
-    )]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "SQLite's own, open-ended set")]
     fn from(error: &rusqlite::Error) -> Self {
         let Some(code) = code_of(error) else {
             return Self::passing(format!("internal: {error}"));
@@ -111,12 +102,8 @@ pub(super) fn is_unique_violation(error: &rusqlite::Error) -> bool {
         SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_ROWID, SQLITE_CONSTRAINT_UNIQUE,
     };
     error.sqlite_error().is_some_and(|error| {
-        [
-            SQLITE_CONSTRAINT_PRIMARYKEY,
-            SQLITE_CONSTRAINT_ROWID,
-            SQLITE_CONSTRAINT_UNIQUE,
-        ]
-        .contains(&error.extended_code)
+        [SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_ROWID, SQLITE_CONSTRAINT_UNIQUE]
+            .contains(&error.extended_code)
     })
 }
 

@@ -24,10 +24,7 @@ pub(super) fn instance(
         record.updated_at = newest.map_or(record.updated_at, |at| at.max(record.updated_at));
         waiting_for = step::waking_first(db, record.key, record.run)?;
     }
-    Ok(Some(InstanceView {
-        record,
-        waiting_for,
-    }))
+    Ok(Some(InstanceView { record, waiting_for }))
 }
 
 /// Which of these instances have ended.

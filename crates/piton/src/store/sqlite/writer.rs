@@ -163,9 +163,7 @@ fn run_one(batch: &mut Batch<'_, '_>, request: &mut Request) -> Result<(), Failu
     let before = batch.tx.total_changes() - batch.rows_undone;
     request.run(batch)?;
     if request.is_refused() && batch.tx.total_changes() - batch.rows_undone != before {
-        return Err(Failure::passing(
-            "internal: a refused request wrote something",
-        ));
+        return Err(Failure::passing("internal: a refused request wrote something"));
     }
     Ok(())
 }

@@ -18,10 +18,7 @@ fn unavailable(error: &StoreError) -> &str {
 /// Sets something on the writer's own connection.
 async fn set(store: &SqliteStore, key: RunKey, pragma: &'static str) {
     let work = Mutation::Sqlite(Box::new(move |tx| Ok(tx.execute_batch(pragma)?)));
-    store
-        .commit(with(work, boundary(key, &[])))
-        .await
-        .expect("sets");
+    store.commit(with(work, boundary(key, &[]))).await.expect("sets");
 }
 
 #[tokio::test]
@@ -53,35 +50,21 @@ async fn another_writer_in_the_file_makes_it_unavailable_for_as_long_as_it_write
     outside.execute_batch("BEGIN IMMEDIATE").expect("begins");
     let error = store.commit(boundary(key, &[0])).await.expect_err("busy");
     assert!(unavailable(&error).contains("another program"), "{error}");
-    assert!(
-        store.instance(workflow(), id("a")).await.is_ok(),
-        "reads go on"
-    );
+    assert!(store.instance(workflow(), id("a")).await.is_ok(), "reads go on");
     outside.execute_batch("ROLLBACK").expect("ends");
     store.commit(boundary(key, &[0])).await.expect("commits");
 }
 
 #[tokio::test]
 async fn user_sql_that_ends_the_transaction_stops_the_store() {
-    for end in [
-        "COMMIT",
-        "ROLLBACK",
-        "RELEASE piton_request",
-        "COMMIT; BEGIN",
-    ] {
+    for end in ["COMMIT", "ROLLBACK", "RELEASE piton_request", "COMMIT; BEGIN"] {
         let place = Place::new();
         let store = place.open();
         let key = create_leased(&store, "a").await;
         let work = Mutation::Sqlite(Box::new(move |tx| Ok(tx.execute_batch(end)?)));
-        let error = store
-            .commit(with(work, boundary(key, &[0])))
-            .await
-            .expect_err("stops");
+        let error = store.commit(with(work, boundary(key, &[0]))).await.expect_err("stops");
         assert!(matches!(error, StoreError::Failed(_)), "{end}: {error}");
-        let error = store
-            .commit(boundary(key, &[0]))
-            .await
-            .expect_err("stopped");
+        let error = store.commit(boundary(key, &[0])).await.expect_err("stopped");
         assert!(matches!(error, StoreError::Failed(_)), "{end}: {error}");
         assert!(store.backlog().await.is_err(), "reads too");
         store.close().await.expect_err("says so to the last");
@@ -113,10 +96,7 @@ async fn a_damaged_row_is_named_and_does_not_stop_the_others() {
     let place = Place::new();
     let store = place.open();
     for name in ["good", "bad", "worse"] {
-        store
-            .create(creation(&[name], false))
-            .await
-            .expect("created");
+        store.create(creation(&[name], false)).await.expect("created");
     }
     place
         .outside()
@@ -125,30 +105,18 @@ async fn a_damaged_row_is_named_and_does_not_stop_the_others() {
              UPDATE piton_instance SET status = 'dreaming' WHERE key = 3",
         )
         .expect("damages");
-    let error = store
-        .steer(workflow(), id("bad"), Action::Pause)
-        .await
-        .expect_err("damaged");
+    let error = store.steer(workflow(), id("bad"), Action::Pause).await.expect_err("damaged");
     let message = error.to_string();
     for said in ["piton_task", "instance key 2", "\"jump\"", "kind"] {
         assert!(message.contains(said), "{message}");
     }
-    let StoreError::Refused(refusal) = error else {
-        panic!("{error}")
-    };
+    let StoreError::Refused(refusal) = error else { panic!("{error}") };
     assert_eq!(refusal.code, Code::DecodeFailed);
     let answer = claim(&store, 10).await;
     assert_eq!(answer.claimed.len(), 1);
     assert_eq!(answer.claimed[0].id, id("good"));
     let lease_until = place.now().plus(Span::from_millis(30_000));
-    assert_eq!(
-        answer.next_due_at,
-        Some(lease_until),
-        "the damaged ones are not due for ever"
-    );
-    let error = store
-        .instance(workflow(), id("worse"))
-        .await
-        .expect_err("damaged");
+    assert_eq!(answer.next_due_at, Some(lease_until), "the damaged ones are not due for ever");
+    let error = store.instance(workflow(), id("worse")).await.expect_err("damaged");
     assert!(error.to_string().contains("\"dreaming\""), "{error}");
 }

@@ -37,7 +37,7 @@ impl Runtime for Clock {
         Timestamp::from_millis(self.now.load(Ordering::SeqCst))
     }
 
-    fn monotonic_ms(&self) -> u64 {
+    fn monotonic_us(&self) -> u64 {
         0
     }
 
@@ -63,10 +63,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let clock = Arc::new(Clock {
-            now: 1_000_000.into(),
-            draws: 0.into(),
-        });
+        let clock = Arc::new(Clock { now: 1_000_000.into(), draws: 0.into() });
         Self { directory, clock }
     }
 
@@ -97,9 +94,7 @@ impl Place {
     }
 
     fn count(&self, sql: &str) -> i64 {
-        self.outside()
-            .query_row(sql, [], |row| row.get(0))
-            .expect("counts")
+        self.outside().query_row(sql, [], |row| row.get(0)).expect("counts")
     }
 }
 
@@ -112,10 +107,7 @@ fn id(id: &str) -> InstanceId {
 }
 
 fn new(id_text: &str) -> NewInstance {
-    NewInstance {
-        id: id(id_text),
-        params: Json::from_valid_text("{}"),
-    }
+    NewInstance { id: id(id_text), params: Json::from_valid_text("{}") }
 }
 
 fn creation(ids: &[&str], leased: bool) -> CreateRequest {
@@ -123,10 +115,7 @@ fn creation(ids: &[&str], leased: bool) -> CreateRequest {
         workflow: workflow(),
         instances: ids.iter().map(|id| new(id)).collect(),
         existing: Existing::Refuse,
-        lease: leased.then(|| Lease {
-            runner: "runner".into(),
-            span: Span::from_millis(30_000),
-        }),
+        lease: leased.then(|| Lease { runner: "runner".into(), span: Span::from_millis(30_000) }),
     }
 }
 
@@ -136,11 +125,7 @@ async fn create_leased(store: &SqliteStore, id: &str) -> RunKey {
 }
 
 fn run_key(created: &Created) -> RunKey {
-    RunKey {
-        instance: created.instance.key,
-        run: 0,
-        epoch: created.epoch,
-    }
+    RunKey { instance: created.instance.key, run: 0, epoch: created.epoch }
 }
 
 async fn claim(store: &SqliteStore, wanted: usize) -> ClaimAnswer {
@@ -148,10 +133,7 @@ async fn claim(store: &SqliteStore, wanted: usize) -> ClaimAnswer {
         runner: "runner".into(),
         workflows: [workflow()].into(),
         wanted,
-        rules: ClaimRules {
-            lease: Span::from_millis(30_000),
-            claims_without_progress_max: 3,
-        },
+        rules: ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 3 },
     };
     store.claim(request).await.expect("claims")
 }
@@ -192,34 +174,23 @@ fn wait(position: u32, event_type: &str, deadline: Timestamp) -> StepRecord {
 
 /// A boundary with new completed steps, in the middle of a pass.
 fn boundary(key: RunKey, positions: &[u32]) -> Boundary {
-    let write = |position: &u32| StepWrite {
-        record: step(*position),
-        row: RowState::New,
-    };
+    let write = |position: &u32| StepWrite { record: step(*position), row: RowState::New };
     Boundary {
         key,
         mutations: Vec::new(),
         steps: positions.iter().map(write).collect(),
         waits: Vec::new(),
         logs: Vec::new(),
-        next: Next::Continue {
-            bodies_running: false,
-        },
+        next: Next::Continue { bodies_running: false },
     }
 }
 
 fn with(mutation: Mutation, boundary: Boundary) -> Boundary {
-    Boundary {
-        mutations: vec![mutation],
-        ..boundary
-    }
+    Boundary { mutations: vec![mutation], ..boundary }
 }
 
 fn sql(sql: &str) -> Mutation {
-    Mutation::Execute {
-        sql: sql.to_owned(),
-        params: Vec::new(),
-    }
+    Mutation::Execute { sql: sql.to_owned(), params: Vec::new() }
 }
 
 fn event(instance: &str, event_type: &str) -> NewEvent {

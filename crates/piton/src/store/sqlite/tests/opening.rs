@@ -74,27 +74,17 @@ fn the_settings_that_durability_rests_on_are_in_force() {
     // A database that cannot be in WAL mode is noticed.
     let memory = Connection::open_in_memory().expect("opens");
     let error = open::configure_writer(&memory).expect_err("refused");
-    assert!(
-        error.message().contains("journal_mode"),
-        "{}",
-        error.message()
-    );
+    assert!(error.message().contains("journal_mode"), "{}", error.message());
 }
 
 #[test]
 fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     let place = Place::new();
     drop(place.open());
-    place
-        .outside()
-        .pragma_update(None, "user_version", 99)
-        .expect("sets");
+    place.outside().pragma_update(None, "user_version", 99).expect("sets");
     let before = fs::read(place.path()).expect("reads");
     let message = refused(&place);
-    assert!(
-        message.contains("99") && message.contains("upgrade"),
-        "{message}"
-    );
+    assert!(message.contains("99") && message.contains("upgrade"), "{message}");
     assert_eq!(fs::read(place.path()).expect("reads"), before);
 }
 
@@ -106,9 +96,7 @@ fn a_database_of_something_else_is_refused_and_left_alone() {
     ] {
         let place = Place::new();
         let outside = place.outside();
-        outside
-            .execute_batch("CREATE TABLE theirs (x)")
-            .expect("creates");
+        outside.execute_batch("CREATE TABLE theirs (x)").expect("creates");
         outside.pragma_update(None, pragma, value).expect("sets");
         drop(outside);
         let before = fs::read(place.path()).expect("reads");
@@ -161,11 +149,7 @@ fn a_file_that_cannot_be_written_is_refused() {
     let read_only = fs::Permissions::from_mode(0o400);
     fs::set_permissions(place.path(), read_only).expect("sets");
     // The superuser may write whatever the mode says: then there is nothing to refuse.
-    if fs::OpenOptions::new()
-        .write(true)
-        .open(place.path())
-        .is_err()
-    {
+    if fs::OpenOptions::new().write(true).open(place.path()).is_err() {
         assert!(refused(&place).contains("read-only"));
     }
     let dangling = place.directory.path().join("dangling.db");
@@ -211,10 +195,7 @@ async fn leases_of_a_process_that_is_gone_are_released_at_open() {
     create_leased(&store, "pausing").await;
     let asked = store.steer(workflow(), id("pausing"), Action::Pause).await;
     assert!(asked.expect("paused").pause_requested);
-    store
-        .create(creation(&["waiting"], false))
-        .await
-        .expect("created");
+    store.create(creation(&["waiting"], false)).await.expect("created");
     let first = claim(&store, 1).await.claimed.remove(0);
     assert_eq!(first.task.claims_without_progress, 1);
     drop(store);
@@ -224,13 +205,7 @@ async fn leases_of_a_process_that_is_gone_are_released_at_open() {
     let claimed: Vec<_> = answer
         .claimed
         .iter()
-        .map(|run| {
-            (
-                run.id.as_str(),
-                run.task.epoch,
-                run.task.claims_without_progress,
-            )
-        })
+        .map(|run| (run.id.as_str(), run.task.epoch, run.task.claims_without_progress))
         .collect();
     assert_eq!(
         claimed,
@@ -239,30 +214,18 @@ async fn leases_of_a_process_that_is_gone_are_released_at_open() {
     );
     let fenced = store.commit(boundary(held, &[0])).await;
     assert!(fenced.is_err(), "the old epoch is over");
-    let view = store
-        .instance(workflow(), id("pausing"))
-        .await
-        .expect("reads");
+    let view = store.instance(workflow(), id("pausing")).await.expect("reads");
     let record = view.expect("exists").record;
     assert_eq!(record.status, InstanceStatus::Paused);
     assert!(!record.pause_requested);
     let logs = store
         .logs(
-            PageQuery {
-                instance: record.key,
-                run: 0,
-                after: None,
-                descending: true,
-                limit: 1,
-            },
+            PageQuery { instance: record.key, run: 0, after: None, descending: true, limit: 1 },
             LogFilter::default(),
         )
         .await
         .expect("reads");
-    assert_eq!(
-        (&*logs[0].line.message, logs[0].line.level),
-        ("paused", LogLevel::Info)
-    );
+    assert_eq!((&*logs[0].line.message, logs[0].line.level), ("paused", LogLevel::Info));
     let state = TaskState::Held.as_str();
     let sql = format!("SELECT count(*) FROM piton_task WHERE state = '{state}'");
     assert_eq!(place.count(&sql), 1);
@@ -276,8 +239,5 @@ async fn after_close_every_call_fails_and_close_succeeds_again() {
     store.close().await.expect("closes again");
     assert!(store.create(creation(&["a"], false)).await.is_err());
     assert!(store.backlog().await.is_err());
-    assert!(
-        !place.directory.path().join("piton.db-wal").exists(),
-        "everything is in the file"
-    );
+    assert!(!place.directory.path().join("piton.db-wal").exists(), "everything is in the file");
 }
