@@ -50,7 +50,7 @@ impl Content {
 
 impl State {
     /// The code asks for a step that nobody asked for before, or whose asker went away.
-    pub(super) fn begin(&mut self, name: &StepName, ask: Ask) {
+    pub(super) fn begin(&mut self, name: &StepName, ask: Ask, limits: &Limits) {
         let now = self.clock.latest();
         let slot = self.slots.get_mut(name).expect("the slot was made by the caller");
         if slot.record.is_none() {
@@ -66,6 +66,10 @@ impl State {
             let position = take_seq(&mut self.next_seq);
             let blank = blank_record(name, slot.step_type, position, now);
             slot.record = Some(StepRecord { wake_at: Some(wake_at), event_type, ..blank });
+            let too_long = limits.check_sleep(wake_at.since(now)).map_err(Error::from).err();
+            if let Some(error) = too_long.filter(|_| slot.step_type == StepType::Sleep) {
+                return self.refuse(name, &error);
+            }
         }
         let record = slot.record.as_mut().expect("made above");
         if record.status == StepStatus::Pending {
@@ -74,6 +78,15 @@ impl State {
         }
         slot.phase = Phase::Waiting;
         self.waiting.push(name.clone());
+    }
+
+    /// Ends a step with an error that depends on the time: recorded, so that a replay sees it again.
+    fn refuse(&mut self, name: &StepName, error: &Error) {
+        let slot = self.slots.get_mut(name).expect("a refused step has a slot");
+        if let Some(record) = &mut slot.record {
+            (record.status, record.error) = (StepStatus::Errored, Some(error.to_record()));
+        }
+        self.queue(name, Vec::new());
     }
 
     /// Takes note of everything that happened since the last look: ended bodies, attempts that took too

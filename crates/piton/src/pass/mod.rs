@@ -249,7 +249,7 @@ impl Pass {
             slot.spent = false;
         }
         if matches!(slot.phase, Phase::Idle) {
-            state.begin(name, ask);
+            state.begin(name, ask, &self.limits);
         } else if matches!(slot.phase, Phase::Settled) {
             let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
             state.revealable.insert(seq, name.clone());
