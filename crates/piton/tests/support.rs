@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use piton::{
-    InstanceHandle, LogRecord, Registration, Result, StepRecord, StepStatus, StepType, Timestamp,
-};
-use piton_testing::{Harness, StoreKind};
+use piton::{InstanceHandle, LogRecord, Result, StepRecord, StepStatus, StepType};
+use piton_testing::Harness;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
@@ -37,7 +35,7 @@ macro_rules! on_both_stores {
 pub(crate) use on_both_stores;
 
 /// How often a condition is looked at before the test gives up on it. Each look lets every task run.
-const LOOKS_MAX: usize = 100_000;
+const LOOKS_MAX: usize = 3_000_000;
 
 /// What user code did, and gates at which its bodies can be held.
 ///
@@ -227,9 +225,4 @@ pub(crate) async fn logs<O>(instance: &InstanceHandle<O>) -> Result<Vec<LogRecor
     let mut lines = history.logs.map(|page| page.items).unwrap_or_default();
     lines.reverse();
     Ok(lines)
-}
-
-/// How many milliseconds a moment is after the harness's clock started.
-pub(crate) fn since_start(at: Timestamp) -> i64 {
-    at.since(piton_testing::runtime::START).as_millis()
 }
