@@ -1,9 +1,16 @@
-//! What Piton promises, told as tests: each module is one chapter.
+//! The promises of the engine, one test each, on every store.
 
+mod compile_fail;
 mod events;
 mod lifecycle;
 mod limits;
 mod logs;
+mod parallel;
+mod programs;
+mod retries;
 mod runners;
+mod sleep;
+mod steps;
+mod support;
 mod support2;
 mod transactions;

@@ -214,7 +214,9 @@ impl Driver {
             return Move::Poll;
         }
         let running = !state.running.is_empty();
-        let suspension = state.suspension().filter(|_| !running && state.wanting.is_empty());
+        // The code goes on from a step transaction as soon as it is committed: no reason to hibernate.
+        let at_rest = !running && state.wanting.is_empty() && state.transaction_seq().is_none();
+        let suspension = state.suspension().filter(|_| at_rest);
         let flush = self
             .logs_pending_since_us
             .is_some_and(|since| state.clock.monotonic_us().saturating_sub(since) >= LOG_FLUSH_US);
@@ -248,12 +250,7 @@ impl Driver {
         self.touched = false;
         self.looked = true;
         self.logs_pending_since_us = None;
-        let transaction = content.committing.clone().map(|committing| RolledBack {
-            steps: content.steps.clone(),
-            waits: content.waits.clone(),
-            logs: content.logs.clone(),
-            committing,
-        });
+        let transaction = content.rolled_back();
         let asked = Asked::now(&*self.shared.runtime);
         let answer = self.shared.store.commit(content.into_boundary(self.key, next));
         self.under_way = Some(UnderWay { answer, asked, transaction });
@@ -334,7 +331,12 @@ impl Driver {
                 self.commit(ending);
             }
             let answer = match self.wait().await {
-                Happened::Rung | Happened::Timer => continue,
+                Happened::Rung | Happened::Timer => {
+                    // Nobody is left to be polled; flags left standing would ring for ever.
+                    self.bell.take_function_woken();
+                    self.bell.take_touched();
+                    continue;
+                }
                 Happened::Committed(answer) => answer,
             };
             if matches!(&answer, Ok(committed) if committed.after == After::Ended) {

@@ -31,6 +31,17 @@ pub(super) struct Content {
 }
 
 impl Content {
+    /// What to go back to if the step transaction in it fails; `None` if there is none in it.
+    pub(super) fn rolled_back(&self) -> Option<RolledBack> {
+        let waits = self.waits.iter().map(|wait| (wait.record.name.clone(), wait.row));
+        Some(RolledBack {
+            committing: self.committing.clone()?,
+            steps: self.steps.clone(),
+            waits: waits.collect(),
+            logs: self.logs.clone(),
+        })
+    }
+
     pub(super) fn into_boundary(self, key: RunKey, next: Next) -> Boundary {
         let Content { mutations, steps, waits, logs, .. } = self;
         Boundary { key, mutations, steps, waits, logs, next }
@@ -39,7 +50,7 @@ impl Content {
 
 impl State {
     /// The code asks for a step that nobody asked for before, or whose asker went away.
-    pub(super) fn begin(&mut self, name: &StepName, ask: Ask) {
+    pub(super) fn begin(&mut self, name: &StepName, ask: Ask, limits: &Limits) {
         let now = self.clock.latest();
         let slot = self.slots.get_mut(name).expect("the slot was made by the caller");
         if slot.record.is_none() {
@@ -55,6 +66,10 @@ impl State {
             let position = take_seq(&mut self.next_seq);
             let blank = blank_record(name, slot.step_type, position, now);
             slot.record = Some(StepRecord { wake_at: Some(wake_at), event_type, ..blank });
+            let too_long = limits.check_sleep(wake_at.since(now)).map_err(Error::from).err();
+            if let Some(error) = too_long.filter(|_| slot.step_type == StepType::Sleep) {
+                return self.refuse(name, &error);
+            }
         }
         let record = slot.record.as_mut().expect("made above");
         if record.status == StepStatus::Pending {
@@ -63,6 +78,15 @@ impl State {
         }
         slot.phase = Phase::Waiting;
         self.waiting.push(name.clone());
+    }
+
+    /// Ends a step with an error that depends on the time: recorded, so that a replay sees it again.
+    fn refuse(&mut self, name: &StepName, error: &Error) {
+        let slot = self.slots.get_mut(name).expect("a refused step has a slot");
+        if let Some(record) = &mut slot.record {
+            (record.status, record.error) = (StepStatus::Errored, Some(error.to_record()));
+        }
+        self.queue(name, Vec::new());
     }
 
     /// Takes note of everything that happened since the last look: ended bodies, attempts that took too
@@ -193,13 +217,12 @@ impl State {
         }
     }
 
-    /// Reveals the oldest recorded result that the code asks for. `false` if there is none.
-    ///
-    /// A result behind a step transaction waits for its commit: replay will reveal that step first.
+    /// Reveals the oldest recorded result that the code asks for. `false` if there is none, or if an older
+    /// one is still on its way through a transaction: on replay that one comes first.
     pub(super) fn reveal_next(&mut self) -> bool {
+        let transaction = self.transaction_seq();
         let Some(first) = self.revealable.first_entry() else { return false };
-        let pending = self.outbox.iter().find(|outgoing| !outgoing.mutations.is_empty());
-        if pending.is_some_and(|outgoing| outgoing.write.record.seq < *first.key()) {
+        if transaction.is_some_and(|seq| seq < *first.key()) {
             return false;
         }
         let name = first.remove();
@@ -229,6 +252,12 @@ impl State {
         }
         self.running.extend(granted);
         any
+    }
+
+    /// The place in the record of the oldest step transaction that is not on its way yet.
+    pub(super) fn transaction_seq(&self) -> Option<u32> {
+        let transaction = self.outbox.iter().find(|outgoing| !outgoing.mutations.is_empty());
+        transaction.map(|outgoing| outgoing.write.record.seq)
     }
 
     /// Something must be written: results, a wait that is not registered, a wait that was dropped.
@@ -292,7 +321,7 @@ impl State {
         let (mut steps, mut mutations, mut committing) = (Vec::new(), Vec::new(), None);
         while let Some(outgoing) = self.outbox.pop_front() {
             let name = outgoing.write.record.name.clone();
-            steps.push(outgoing.write);
+            put_row(&mut steps, outgoing.write);
             if !outgoing.mutations.is_empty() {
                 (mutations, committing) = (outgoing.mutations, Some(name));
                 break;
@@ -300,7 +329,10 @@ impl State {
         }
         let more = !self.outbox.is_empty();
         let waits = self.take_waits(&mut steps);
-        self.take_abandoned(&mut steps);
+        // The row of an abandoned step may still be in the outbox.
+        if !more {
+            self.take_abandoned(&mut steps);
+        }
         Content { mutations, steps, waits, logs: self.log.take(), more, committing }
     }
 
@@ -334,7 +366,7 @@ impl State {
                 && record.status == StepStatus::Waiting
             {
                 record.status = StepStatus::Pending;
-                steps.push(StepWrite { record: record.clone(), row: RowState::Changed });
+                put_row(steps, StepWrite { record: record.clone(), row: RowState::Changed });
             }
         }
     }
@@ -364,10 +396,9 @@ impl State {
         let now = self.clock.latest();
         let RolledBack { steps, waits, logs, committing } = content;
         self.log.put_back(logs);
-        for wait in waits {
-            if let Some(slot) = self.slots.get_mut(&wait.record.name) {
-                slot.row = wait.row;
-            }
+        for (name, row) in waits {
+            let slot = self.slots.get_mut(&name).expect("a looked-at wait has a slot");
+            slot.row = row;
         }
         let mut again = std::collections::VecDeque::new();
         for mut write in steps {
@@ -402,7 +433,8 @@ impl State {
 /// What a boundary with a step transaction consisted of, kept until the transaction is known to stand.
 pub(super) struct RolledBack {
     pub(super) steps: Vec<StepWrite>,
-    pub(super) waits: Vec<WaitLook>,
+    /// The waits that were looked at, and how their rows stood before.
+    pub(super) waits: Vec<(StepName, RowState)>,
     pub(super) logs: Vec<LogLine>,
     pub(super) committing: StepName,
 }
@@ -451,6 +483,15 @@ fn mutation_failure(error: &MutationError) -> Error {
     let failure = Error::new(error.message.clone()).coded(error.code);
     let failure = failure.named(refusal_name(error.code));
     if error.code == Code::StepTransaction { failure } else { failure.into_non_retryable() }
+}
+
+/// A boundary has one row per step: a newer state replaces the older one, which was never stored.
+fn put_row(steps: &mut Vec<StepWrite>, newer: StepWrite) {
+    let same = |older: &&mut StepWrite| older.record.position == newer.record.position;
+    match steps.iter_mut().find(same) {
+        Some(older) => older.record = newer.record,
+        None => steps.push(newer),
+    }
 }
 
 fn take_seq(next: &mut u32) -> u32 {

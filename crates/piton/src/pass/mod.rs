@@ -87,7 +87,7 @@ struct State {
     waiting: Vec<StepName>,
     /// Bodies that ended and are not yet on their way to the store.
     ended: Vec<StepName>,
-    /// Waits that the code dropped: the losers of a `select!`.
+    /// Waits, and steps between two attempts, that the code dropped: the losers of a `select!`.
     abandoned: Vec<StepName>,
     /// Bodies that were granted and have not ended.
     running: Vec<StepName>,
@@ -235,13 +235,13 @@ impl Pass {
         }
         let slot = state.slots.get_mut(name).expect("found or inserted above");
         slot.reuse_told |= matches!(slot.phase, Phase::Revealed);
-        let first_ask = !std::mem::replace(&mut slot.asked, true);
-        if step_type == StepType::Do && first_ask {
-            state.steps_asked += 1;
-            if state.steps_asked > self.limits.steps_max {
+        if step_type == StepType::Do && !slot.asked {
+            if state.steps_asked >= self.limits.steps_max {
                 return Err(too_many_steps(name, self.limits.steps_max));
             }
+            state.steps_asked += 1;
         }
+        slot.asked = true;
         slot.asker = Some(waker.clone());
         if let Ask::Do { retries, timeout, repeatable } = &ask {
             let retries = Arc::clone(retries);
@@ -249,7 +249,7 @@ impl Pass {
             slot.spent = false;
         }
         if matches!(slot.phase, Phase::Idle) {
-            state.begin(name, ask);
+            state.begin(name, ask, &self.limits);
         } else if matches!(slot.phase, Phase::Settled) {
             let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
             state.revealable.insert(seq, name.clone());
@@ -318,10 +318,13 @@ impl Pass {
         slot.asker = None;
         match &slot.phase {
             Phase::Wanting | Phase::Granted | Phase::Running { .. } => {
-                // Cancelled before it was recorded: as if it had never been asked for.
+                // This attempt was never recorded; an earlier one, if there was one, waits for nobody now.
                 slot.phase = Phase::Idle;
                 state.wanting.retain(|wanting| wanting != name);
                 state.running.retain(|running| running != name);
+                if slot.record.is_some() {
+                    state.abandoned.push(name.clone());
+                }
             }
             Phase::Waiting => {
                 slot.phase = Phase::Idle;

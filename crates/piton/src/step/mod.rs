@@ -132,7 +132,8 @@ impl Step {
         Sleep::new(self, name.into(), duration.into_span().map(SleepUntil::After))
     }
 
-    /// Sleeps durably until a moment; one in the past completes at once.
+    /// Sleeps durably until a moment; one in the past completes at once, one more than 365 days ahead is
+    /// refused.
     ///
     /// ```
     /// # use piton::prelude::*;

@@ -152,8 +152,13 @@ where
             StepPoll::Start { attempt } => {
                 let cx = StepContext::new(Arc::clone(this.step.pass()), this.step.name(), attempt);
                 *this.context = Some(cx.clone());
-                let body = this.bodies.next(cx).expect("a body is granted once per future");
-                this.body.set(Some(body));
+                match make_body(this.bodies, cx, this.step, attempt) {
+                    Ok(body) => this.body.set(Some(body)),
+                    Err(error) => {
+                        this.step.pass().body_ended(this.step.name(), Err(error), Vec::new());
+                        return Poll::Pending;
+                    }
+                }
                 attempt
             }
         };
@@ -188,23 +193,33 @@ fn do_ask<B: Bodies>(
     Ok(Ask::Do { retries, timeout, repeatable: B::REPEATABLE })
 }
 
-/// Polls a body inside its scope; a panic is an error of the attempt.
+/// Makes the body of an attempt: for `run_with`, that is user code.
+fn make_body<B: Bodies>(
+    bodies: &mut B,
+    context: StepContext,
+    step: &Asking,
+    attempt: u32,
+) -> Result<B::Body> {
+    in_attempt(step, attempt, || bodies.next(context).expect("a body is granted once per future"))
+}
+
+/// Polls a body and writes its result as JSON.
 fn poll_body<T: Serialize, F: Future<Output = Result<T>>>(
     body: Pin<&mut F>,
     step: &Asking,
     attempt: u32,
     context: &mut Context<'_>,
 ) -> Poll<Result<Json>> {
-    let name = step.name();
-    let scope = scope::Scope { pass: Arc::clone(step.pass()), step: Some((name.clone(), attempt)) };
-    let _scope = scope::enter(scope);
-    let outcome = match catch_unwind(AssertUnwindSafe(|| body.poll(context))) {
-        Ok(poll) => ready!(poll),
-        Err(payload) => Err(panic_error(&*payload)),
-    };
-    Poll::Ready(
-        outcome.and_then(|value| codec::encode(|| format!("the result of step {name:?}"), &value)),
-    )
+    let encode = |value| codec::encode(|| format!("the result of step {:?}", step.name()), &value);
+    in_attempt(step, attempt, || body.poll(context).map(|outcome| outcome.and_then(encode)))
+        .unwrap_or_else(|panic| Poll::Ready(Err(panic)))
+}
+
+/// Calls user code that belongs to an attempt; a panic is an error of that attempt.
+fn in_attempt<T>(step: &Asking, attempt: u32, code: impl FnOnce() -> T) -> Result<T> {
+    let (pass, step) = (Arc::clone(step.pass()), Some((step.name().clone(), attempt)));
+    let _scope = scope::enter(scope::Scope { pass, step });
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| panic_error(&*payload))
 }
 
 impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {
