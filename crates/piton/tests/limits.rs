@@ -141,8 +141,8 @@ async fn step_names_are_checked_for_every_kind_of_step(kind: StoreKind) -> Resul
         Box::pin(async move {
             let (what, name) = (event.0.as_str(), event.1.as_str());
             match what {
-                "run" => step.run(name, async { Ok(trail.mark("body")) }).await,
-                "run_with" => step.run_with(name, |_| async { Ok(trail.mark("body")) }).await,
+                "run" => step.run(name, async { trail.note("body") }).await,
+                "run_with" => step.run_with(name, |_| async { trail.note("body") }).await,
                 "sleep" => step.sleep(name, "1 second").await,
                 "sleep_until" => step.sleep_until(name, event.timestamp).await,
                 _ => step.wait_for_event(name, "go").timeout("1 second").await,
@@ -297,7 +297,7 @@ async fn a_run_has_so_many_steps_and_sleeps_and_waits_do_not_count(kind: StoreKi
     let many = flow("many", &trail, |trail, steps: Event<u32>, step| {
         Box::pin(async move {
             for n in 0..*steps {
-                let mark = || Ok(trail.mark(n.to_string()));
+                let mark = || trail.note(n.to_string());
                 step.run(format!("step {n}"), async { mark() }).await?;
                 step.run(format!("step {n}"), async { mark() }).await?;
                 step.sleep(format!("sleep {n}"), "1 second").await?;
