@@ -34,7 +34,7 @@ use crate::runtime::BoxFuture;
 pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
 #[cfg(feature = "sqlite")]
 pub use mutation::SqliteWork;
-pub use mutation::{Mutation, SqlValue};
+pub use mutation::{Mutation, SqlParams, SqlValue};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
