@@ -5,6 +5,7 @@ use piton_core::boundary::After;
 use piton_core::record::{InstanceKey, RecordedError, RunKey, StepRecord};
 use piton_core::{EventType, InstanceStatus, LogLevel, StepName, StepStatus, StepType};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn a_committed_step_is_there(stage: Stage) {

@@ -7,6 +7,7 @@ use piton::store::{Action, Boundary, ClaimRequest};
 use piton_core::claim::{ClaimRules, NEW_WORK_WAIT_MAX, QUARANTINED};
 use piton_core::{InstanceStatus, TaskState};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn a_second_claim_of_a_leased_task_gets_nothing(stage: Stage) {

@@ -27,6 +27,7 @@ pub mod lifecycle;
 pub mod mutations;
 #[doc(hidden)]
 pub mod reading;
+mod rows;
 mod stage;
 
 pub use stage::Stage;

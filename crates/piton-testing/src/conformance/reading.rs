@@ -5,6 +5,7 @@ use piton_core::boundary::Next;
 use piton_core::record::{InstanceKey, LogLine, SYSTEM_CATEGORY};
 use piton_core::{InstanceStatus, LogLevel, StepName, TaskKind};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn an_instance_that_is_not_there_is_none(stage: Stage) {
