@@ -5,7 +5,10 @@
 //! them run out, because the order among leases that ran out is a store's own affair.
 
 use piton::runtime::Runtime;
-use piton::store::{Action, ClaimAnswer, ClaimRequest, CreateRequest, Existing, Lease, StoreError};
+use piton::store::{
+    Action, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Existing, Lease, StoreError,
+};
+use piton_core::boundary::After;
 use piton_core::claim::ClaimRules;
 use piton_core::record::{RunKey, RunNumber};
 use piton_core::{InstanceId, Span, WorkflowName};
@@ -18,7 +21,7 @@ use crate::conformance::rows::{id, workflow};
 const LEASE: Span = Span::from_millis(3_600_000);
 
 /// A run that was claimed once; by now it may be lost.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownRun {
     pub(super) workflow: WorkflowName,
     pub(super) id: InstanceId,
@@ -147,13 +150,14 @@ impl Pair {
     }
 
     async fn send_event(&mut self, mut die: Die) -> Result<(), Difference> {
-        let event = die.event();
+        let mut event = die.event();
+        (event.workflow, event.id) = self.pick_instance(&mut die);
         let ask = async |stage: &Stage| stage.store.send_event(event.clone()).await;
         self.same(format!("{event:?}"), ask).await
     }
 
     async fn steer(&mut self, mut die: Die) -> Result<(), Difference> {
-        let (workflow, id) = (workflow(die.pick(&WORKFLOWS)), id(die.pick(&IDS)));
+        let (workflow, id) = self.pick_instance(&mut die);
         let action = die.pick(&[
             Action::Pause,
             Action::Pause,
@@ -220,15 +224,18 @@ impl Pair {
         }
     }
 
-    /// Mostly the newest runs, of which most are still held.
+    /// Mostly one that someone advances.
+    fn pick_instance(&self, die: &mut Die) -> (WorkflowName, InstanceId) {
+        match self.pick_run(die) {
+            Some(run) if die.chance(75) => (run.workflow, run.id),
+            Some(_) | None => (workflow(die.pick(&WORKFLOWS)), id(die.pick(&IDS))),
+        }
+    }
+
     fn pick_run(&self, die: &mut Die) -> Option<KnownRun> {
-        let newest = self.runs.iter().rev();
-        let nth = die.below(8).min(die.below(8));
-        newest
-            .clone()
-            .nth(usize::try_from(nth).ok()?)
-            .or(self.runs.last())
-            .cloned()
+        let index: Vec<usize> = (0..self.runs.len()).collect();
+        let newer = |die: &mut Die| die.pick(&index).max(die.pick(&index));
+        (!index.is_empty()).then(|| self.runs[newer(die)].clone())
     }
 
     async fn commit(&mut self, mut die: Die) -> Result<(), Difference> {
@@ -254,7 +261,19 @@ impl Pair {
             let key = run.key(stage).await;
             stage.store.commit(plan(stage, key)).await
         };
-        self.same(what, ask).await
+        let answer = self.both(what, ask).await?;
+        let still_held = matches!(
+            answer,
+            Ok(Committed {
+                after: After::Continue | After::Drain,
+                ..
+            }) | Err(StoreError::Mutation(_))
+        );
+        // Some stay, so that stale keys are used too.
+        if !still_held && die.chance(70) {
+            self.runs.retain(|known| *known != run);
+        }
+        Ok(())
     }
 
     async fn renew(&mut self) -> Result<(), Difference> {

@@ -10,7 +10,7 @@ use crate::conformance::rows::{self, id, json, workflow};
 use crate::runtime::SplitMix64;
 
 pub(super) const WORKFLOWS: [&str; 2] = ["checkout", "refund"];
-pub(super) const IDS: [&str; 4] = ["a", "b", "c", "d"];
+pub(super) const IDS: [&str; 3] = ["a", "b", "c"];
 const TYPES: [&str; 2] = ["approved", "rejected"];
 
 /// Everything about one call.
@@ -136,15 +136,15 @@ fn begin_step(boundary: &mut Boundary, stage: &Stage, position: u32, die: &mut D
 }
 
 fn next(stage: &Stage, die: &mut Die) -> Next {
-    match die.below(10) {
-        0..4 => Next::Continue {
+    match die.below(20) {
+        0..9 => Next::Continue {
             bodies_running: die.chance(50),
         },
-        4..8 => Next::Suspend {
+        9..18 => Next::Suspend {
             run_at: stage.now().plus(die.ms(5_000)),
             kind: die.pick(&[TaskKind::Wake, TaskKind::Retry]),
         },
-        8 => Next::Complete {
+        18 => Next::Complete {
             output: json("\"done\""),
         },
         _ => Next::Fail {
