@@ -105,6 +105,10 @@ pub async fn the_next_due_moment_counts_pending_tasks_and_leases(stage: Stage) {
     assert_eq!(stage.next_due_at().await, Some(stage.now().plus(LEASE)));
     stage.nap(key, 60_000).await;
     assert_eq!(stage.next_due_at().await, Some(stage.in_ms(60_000)));
+    stage.create("b").await;
+    assert_eq!(stage.next_due_at().await, Some(stage.now()));
+    stage.claim_only("b").await;
+    assert_eq!(stage.next_due_at().await, Some(stage.now().plus(LEASE)));
 }
 
 pub async fn the_next_due_moment_ignores_what_nobody_can_claim(stage: Stage) {

@@ -10,6 +10,9 @@ use super::normal::NextDue;
 use super::{Difference, Stage};
 use crate::conformance::rows::{id, whole, workflow};
 
+/// More pages than any walk has.
+const PAGES_MAX: usize = 10_000;
+
 /// How a reader walks through a table.
 #[derive(Clone, Copy)]
 struct Walk {
@@ -131,7 +134,7 @@ async fn list(
     limit: u32,
 ) -> Result<Vec<InstanceRecord>, StoreError> {
     let mut all: Vec<InstanceRecord> = Vec::new();
-    loop {
+    for _ in 0..PAGES_MAX {
         let query = InstanceQuery {
             workflow: workflow.clone(),
             status: None,
@@ -144,6 +147,7 @@ async fn list(
         }
         all.extend(page);
     }
+    panic!("the pages of instances do not end");
 }
 
 impl Walk {
@@ -155,7 +159,7 @@ impl Walk {
         number: impl Fn(&T) -> u64,
     ) -> Result<Vec<T>, StoreError> {
         let mut all: Vec<T> = Vec::new();
-        loop {
+        for _ in 0..PAGES_MAX {
             let page = PageQuery {
                 after: all.last().map(&number),
                 limit: self.limit,
@@ -164,13 +168,13 @@ impl Walk {
             };
             let rows = read(page).await?;
             if rows.is_empty() {
-                break;
+                if self.descending {
+                    all.reverse();
+                }
+                return Ok(all);
             }
             all.extend(rows);
         }
-        if self.descending {
-            all.reverse();
-        }
-        Ok(all)
+        panic!("the pages of a run do not end");
     }
 }
