@@ -86,12 +86,7 @@ pub fn settle_wait(
     seq: u32,
     now: Timestamp,
 ) -> Wait {
-    let settled = |status| StepRecord {
-        seq,
-        status,
-        updated_at: now,
-        ..wait.clone()
-    };
+    let settled = |status| StepRecord { seq, status, updated_at: now, ..wait.clone() };
     if let Some(event) = event {
         let result = event_result(event);
         return Wait::Delivered(StepRecord {
@@ -105,10 +100,7 @@ pub fn settle_wait(
             let waited = deadline.since(wait.started_at);
             let message = format!("no event of type `{event_type}` arrived within {waited}");
             let error = RecordedError::new(WAIT_TIMEOUT, message);
-            Wait::TimedOut(StepRecord {
-                error: Some(error),
-                ..settled(StepStatus::Errored)
-            })
+            Wait::TimedOut(StepRecord { error: Some(error), ..settled(StepStatus::Errored) })
         }
         Some(_) | None => Wait::Open,
     }
@@ -174,33 +166,21 @@ pub fn after(
     wait_settled: bool,
     now: Timestamp,
 ) -> (TaskChange, Option<InstanceChange>, After) {
-    let progressed = Task {
-        claims_without_progress: 0,
-        ..*task
-    };
-    let keep = if progressed == *task {
-        TaskChange::Keep
-    } else {
-        TaskChange::Put(progressed)
-    };
+    let progressed = Task { claims_without_progress: 0, ..*task };
+    let keep = if progressed == *task { TaskChange::Keep } else { TaskChange::Put(progressed) };
     let ended = |status, output, error| {
-        let change = InstanceChange {
-            status,
-            output,
-            error,
-            completed_at: Some(now),
-        };
+        let change = InstanceChange { status, output, error, completed_at: Some(now) };
         (TaskChange::Delete, Some(change), After::Ended)
     };
     match next {
         Next::Complete { output } => ended(InstanceStatus::Complete, Some(output.clone()), None),
         Next::Fail { error } => ended(InstanceStatus::Errored, None, Some(error.clone())),
-        Next::Continue {
-            bodies_running: true,
-        } if task.pause_requested => (keep, None, After::Drain),
-        Next::Continue {
-            bodies_running: false,
-        } if task.pause_requested => pause_now(&progressed, now, TaskKind::Resume),
+        Next::Continue { bodies_running: true } if task.pause_requested => {
+            (keep, None, After::Drain)
+        }
+        Next::Continue { bodies_running: false } if task.pause_requested => {
+            pause_now(&progressed, now, TaskKind::Resume)
+        }
         Next::Suspend { run_at, kind } if task.pause_requested => {
             pause_now(&progressed, *run_at, *kind)
         }
@@ -214,11 +194,7 @@ pub fn after(
                 lease_until: None,
                 ..progressed
             };
-            (
-                TaskChange::Put(task),
-                Some(status_only(InstanceStatus::Waiting)),
-                After::Suspended,
-            )
+            (TaskChange::Put(task), Some(status_only(InstanceStatus::Waiting)), After::Suspended)
         }
     }
 }
@@ -248,12 +224,7 @@ pub(crate) fn held(task: &Task, run_at: Timestamp, kind: TaskKind) -> Task {
 }
 
 pub(crate) fn status_only(status: InstanceStatus) -> InstanceChange {
-    InstanceChange {
-        status,
-        output: None,
-        error: None,
-        completed_at: None,
-    }
+    InstanceChange { status, output: None, error: None, completed_at: None }
 }
 
 #[cfg(test)]
@@ -279,39 +250,20 @@ mod tests {
     }
 
     fn key(run: u32, epoch: u64) -> RunKey {
-        RunKey {
-            instance: InstanceKey(1),
-            run,
-            epoch,
-        }
+        RunKey { instance: InstanceKey(1), run, epoch }
     }
 
     fn suspend() -> Next {
-        Next::Suspend {
-            run_at: LATER,
-            kind: TaskKind::Wake,
-        }
+        Next::Suspend { run_at: LATER, kind: TaskKind::Wake }
     }
 
     #[test]
     fn only_the_holder_of_a_live_lease_may_write() {
         assert_eq!(guard(Some(&leased()), &key(1, 7)), Ok(leased()));
         assert_eq!(guard(None, &key(1, 7)), Err(Fenced), "the run ended");
-        assert_eq!(
-            guard(Some(&leased()), &key(0, 7)),
-            Err(Fenced),
-            "another run"
-        );
-        assert_eq!(
-            guard(Some(&leased()), &key(1, 6)),
-            Err(Fenced),
-            "claimed by another since"
-        );
-        assert_eq!(
-            guard(Some(&leased()), &key(1, 8)),
-            Err(Fenced),
-            "an epoch not yet given"
-        );
+        assert_eq!(guard(Some(&leased()), &key(0, 7)), Err(Fenced), "another run");
+        assert_eq!(guard(Some(&leased()), &key(1, 6)), Err(Fenced), "claimed by another since");
+        assert_eq!(guard(Some(&leased()), &key(1, 8)), Err(Fenced), "an epoch not yet given");
         for state in [TaskState::Pending, TaskState::Held] {
             let task = Task { state, ..leased() };
             assert_eq!(guard(Some(&task), &key(1, 7)), Err(Fenced), "{state}");
@@ -320,37 +272,22 @@ mod tests {
 
     #[test]
     fn a_step_in_the_middle_of_a_pass_touches_no_other_row() {
-        let next = Next::Continue {
-            bodies_running: false,
-        };
-        assert_eq!(
-            after(&leased(), &next, false, NOW),
-            (TaskChange::Keep, None, After::Continue)
-        );
+        let next = Next::Continue { bodies_running: false };
+        assert_eq!(after(&leased(), &next, false, NOW), (TaskChange::Keep, None, After::Continue));
     }
 
     #[test]
     fn the_first_boundary_after_a_claim_counts_as_progress() {
-        let task = Task {
-            claims_without_progress: 3,
-            ..leased()
-        };
-        let next = Next::Continue {
-            bodies_running: true,
-        };
+        let task = Task { claims_without_progress: 3, ..leased() };
+        let next = Next::Continue { bodies_running: true };
         assert_eq!(after(&task, &next, false, NOW).0, TaskChange::Put(leased()));
     }
 
     #[test]
     fn suspension_hands_the_lease_back_and_keeps_the_epoch() {
         let (task, instance, told) = after(&leased(), &suspend(), false, NOW);
-        let TaskChange::Put(task) = task else {
-            panic!("rescheduled")
-        };
-        assert_eq!(
-            (task.state, task.run_at, task.epoch),
-            (TaskState::Pending, LATER, 7)
-        );
+        let TaskChange::Put(task) = task else { panic!("rescheduled") };
+        assert_eq!((task.state, task.run_at, task.epoch), (TaskState::Pending, LATER, 7));
         assert_eq!(task.lease_until, None);
         assert_eq!(instance.map(|i| i.status), Some(InstanceStatus::Waiting));
         assert_eq!(told, After::Suspended);
@@ -366,25 +303,13 @@ mod tests {
 
     #[test]
     fn a_requested_pause_waits_for_running_bodies_and_no_longer() {
-        let task = Task {
-            pause_requested: true,
-            ..leased()
-        };
-        let running = Next::Continue {
-            bodies_running: true,
-        };
+        let task = Task { pause_requested: true, ..leased() };
+        let running = Next::Continue { bodies_running: true };
         assert_eq!(after(&task, &running, false, NOW).2, After::Drain);
-        for next in [
-            Next::Continue {
-                bodies_running: false,
-            },
-            suspend(),
-        ] {
+        for next in [Next::Continue { bodies_running: false }, suspend()] {
             for wait_settled in [false, true] {
                 let (change, instance, told) = after(&task, &next, wait_settled, NOW);
-                let TaskChange::Put(held) = change else {
-                    panic!("held")
-                };
+                let TaskChange::Put(held) = change else { panic!("held") };
                 assert_eq!((held.state, held.pause_requested), (TaskState::Held, false));
                 assert_eq!(instance.map(|i| i.status), Some(InstanceStatus::Paused));
                 assert_eq!(told, After::Paused);
@@ -394,40 +319,19 @@ mod tests {
 
     #[test]
     fn a_run_that_ends_while_a_pause_is_asked_for_ends() {
-        let task = Task {
-            pause_requested: true,
-            ..leased()
-        };
-        let (change, instance, told) = after(
-            &task,
-            &Next::Complete {
-                output: Json::null(),
-            },
-            false,
-            NOW,
-        );
+        let task = Task { pause_requested: true, ..leased() };
+        let (change, instance, told) =
+            after(&task, &Next::Complete { output: Json::null() }, false, NOW);
         assert_eq!((change, told), (TaskChange::Delete, After::Ended));
         let instance = instance.expect("changed");
         assert_eq!(instance.status, InstanceStatus::Complete);
-        assert_eq!(
-            (instance.output, instance.completed_at),
-            (Some(Json::null()), Some(NOW))
-        );
+        assert_eq!((instance.output, instance.completed_at), (Some(Json::null()), Some(NOW)));
         let error = RecordedError::new("Error", "no");
-        let (change, instance, _) = after(
-            &leased(),
-            &Next::Fail {
-                error: error.clone(),
-            },
-            false,
-            NOW,
-        );
+        let (change, instance, _) =
+            after(&leased(), &Next::Fail { error: error.clone() }, false, NOW);
         assert_eq!(change, TaskChange::Delete);
         let instance = instance.expect("changed");
-        assert_eq!(
-            (instance.status, instance.error),
-            (InstanceStatus::Errored, Some(error))
-        );
+        assert_eq!((instance.status, instance.error), (InstanceStatus::Errored, Some(error)));
         assert_eq!(instance.completed_at, Some(NOW));
     }
 
@@ -467,15 +371,9 @@ mod tests {
         let Wait::Delivered(step) = settle_wait(&wait(10_000), Some(&event), 9, NOW) else {
             panic!("an event that arrived in time wins over a deadline that has passed");
         };
-        assert_eq!(
-            (step.position, step.seq, step.status),
-            (3, 9, StepStatus::Completed)
-        );
+        assert_eq!((step.position, step.seq, step.status), (3, 9, StepStatus::Completed));
         let json = step.result.expect("result");
-        assert_eq!(
-            json.as_str(),
-            r#"{"type":"approved","payload":[1],"timestamp":5}"#
-        );
+        assert_eq!(json.as_str(), r#"{"type":"approved","payload":[1],"timestamp":5}"#);
 
         assert_eq!(settle_wait(&wait(10_001), None, 9, NOW), Wait::Open);
         let Wait::TimedOut(step) = settle_wait(&wait(10_000), None, 9, NOW) else {
@@ -484,9 +382,6 @@ mod tests {
         assert_eq!((step.seq, step.status), (9, StepStatus::Errored));
         let error = step.error.expect("error");
         assert_eq!(error.name, WAIT_TIMEOUT);
-        assert_eq!(
-            error.message,
-            "no event of type `approved` arrived within 10 seconds"
-        );
+        assert_eq!(error.message, "no event of type `approved` arrived within 10 seconds");
     }
 }

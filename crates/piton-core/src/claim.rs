@@ -92,11 +92,7 @@ pub fn share(
     oldest_new_waited: Span,
 ) -> (usize, usize) {
     let starving = new > 0 && oldest_new_waited >= NEW_WORK_WAIT_MAX;
-    let reserved = if starving {
-        new.min(wanted.div_ceil(NEW_WORK_SHARE))
-    } else {
-        0
-    };
+    let reserved = if starving { new.min(wanted.div_ceil(NEW_WORK_SHARE)) } else { 0 };
     let resuming = resuming.min(wanted - reserved);
     (resuming, new.min(wanted - resuming))
 }
@@ -107,10 +103,8 @@ mod tests {
     use crate::TaskKind;
 
     const NOW: Timestamp = Timestamp::from_millis(10_000);
-    const RULES: ClaimRules = ClaimRules {
-        lease: Span::from_millis(30_000),
-        claims_without_progress_max: 3,
-    };
+    const RULES: ClaimRules =
+        ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 3 };
 
     fn pending(run_at: i64) -> Task {
         Task {
@@ -136,24 +130,13 @@ mod tests {
         };
         assert!(!is_due(&leased(10_001), NOW), "the lease still runs");
         assert!(is_due(&leased(10_000), NOW), "the lease is over");
-        assert!(
-            !is_due(
-                &Task {
-                    state: TaskState::Held,
-                    ..pending(0)
-                },
-                NOW
-            ),
-            "paused"
-        );
+        assert!(!is_due(&Task { state: TaskState::Held, ..pending(0) }, NOW), "paused");
         assert_eq!(claim(&pending(10_001), &RULES, NOW), Claim::Skip);
     }
 
     #[test]
     fn a_claim_moves_the_epoch_and_counts() {
-        let Claim::Lease(task) = claim(&pending(0), &RULES, NOW) else {
-            panic!("leased")
-        };
+        let Claim::Lease(task) = claim(&pending(0), &RULES, NOW) else { panic!("leased") };
         assert_eq!((task.epoch, task.state), (5, TaskState::Leased));
         assert_eq!(task.lease_until, Some(Timestamp::from_millis(40_000)));
         assert_eq!(task.claims_without_progress, 1);
@@ -161,15 +144,9 @@ mod tests {
 
     #[test]
     fn too_many_claims_without_progress_end_in_quarantine() {
-        let task = Task {
-            claims_without_progress: 2,
-            ..pending(0)
-        };
+        let task = Task { claims_without_progress: 2, ..pending(0) };
         assert!(matches!(claim(&task, &RULES, NOW), Claim::Lease(_)));
-        let task = Task {
-            claims_without_progress: 3,
-            ..pending(0)
-        };
+        let task = Task { claims_without_progress: 3, ..pending(0) };
         let Claim::Quarantine(change, instance) = claim(&task, &RULES, NOW) else {
             panic!("quarantined")
         };
@@ -181,17 +158,11 @@ mod tests {
 
     #[test]
     fn a_pause_whose_runner_died_takes_effect_on_the_next_claim() {
-        let task = Task {
-            pause_requested: true,
-            ..pending(0)
-        };
+        let task = Task { pause_requested: true, ..pending(0) };
         let Claim::Hold(TaskChange::Put(held), instance) = claim(&task, &RULES, NOW) else {
             panic!("held")
         };
-        assert_eq!(
-            (held.state, held.pause_requested, held.epoch),
-            (TaskState::Held, false, 4)
-        );
+        assert_eq!((held.state, held.pause_requested, held.epoch), (TaskState::Held, false, 4));
         assert_eq!(instance.status, InstanceStatus::Paused);
     }
 

@@ -86,12 +86,8 @@ impl Span {
 impl fmt::Display for Span {
     /// The largest unit that divides the span: `"90 minutes"`, `"1 day"`, `"1500 ms"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(i64, &str); 4] = [
-            (86_400_000, "day"),
-            (3_600_000, "hour"),
-            (60_000, "minute"),
-            (1_000, "second"),
-        ];
+        const UNITS: [(i64, &str); 4] =
+            [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")];
         for (ms, unit) in UNITS {
             if self.0 != 0 && self.0 % ms == 0 {
                 let count = self.0 / ms;
@@ -156,10 +152,7 @@ impl IntoSpan for Span {
 
 impl IntoSpan for &str {
     fn into_span(self) -> Result<Span, DurationError> {
-        Span::parse(self).map_err(|reason| DurationError {
-            text: self.to_owned(),
-            reason,
-        })
+        Span::parse(self).map_err(|reason| DurationError { text: self.to_owned(), reason })
     }
 }
 
@@ -179,10 +172,9 @@ impl IntoSpan for Duration {
     fn into_span(self) -> Result<Span, DurationError> {
         // A part of a millisecond counts as a whole one: no timer fires early.
         let ms = self.as_nanos().div_ceil(1_000_000);
-        i64::try_from(ms).map(Span).map_err(|_| DurationError {
-            text: format!("{self:?}"),
-            reason: ParseError::TooLarge,
-        })
+        i64::try_from(ms)
+            .map(Span)
+            .map_err(|_| DurationError { text: format!("{self:?}"), reason: ParseError::TooLarge })
     }
 }
 
@@ -232,11 +224,7 @@ const fn read_number(bytes: &[u8], start: usize) -> Result<Number, ParseError> {
     if count == 0 || bytes[at - 1] == b'.' {
         return Err(ParseError::NoNumber);
     }
-    Ok(Number {
-        digits,
-        scale,
-        end: at,
-    })
+    Ok(Number { digits, scale, end: at })
 }
 
 const fn unit_millis(bytes: &[u8], start: usize, end: usize) -> Option<i64> {
@@ -268,11 +256,7 @@ const fn unit_millis(bytes: &[u8], start: usize, end: usize) -> Option<i64> {
         }
         index += 1;
     }
-    if same(bytes, start, end, b"weeks") {
-        Some(604_800_000)
-    } else {
-        None
-    }
+    if same(bytes, start, end, b"weeks") { Some(604_800_000) } else { None }
 }
 
 const fn same(bytes: &[u8], start: usize, end: usize, word: &[u8]) -> bool {
@@ -354,12 +338,9 @@ mod tests {
 
     #[test]
     fn prints_the_largest_whole_unit() {
-        for (ms, text) in [
-            (0, "0 ms"),
-            (1_500, "1500 ms"),
-            (60_000, "1 minute"),
-            (172_800_000, "2 days"),
-        ] {
+        for (ms, text) in
+            [(0, "0 ms"), (1_500, "1500 ms"), (60_000, "1 minute"), (172_800_000, "2 days")]
+        {
             assert_eq!(Span(ms).to_string(), text);
         }
     }

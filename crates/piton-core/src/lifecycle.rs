@@ -45,10 +45,7 @@ pub fn pause(
         TaskState::Held => None,
         TaskState::Leased if running && task.pause_requested => None,
         TaskState::Leased if running => Some(Change {
-            task: TaskChange::Put(Task {
-                pause_requested: true,
-                ..*task
-            }),
+            task: TaskChange::Put(Task { pause_requested: true, ..*task }),
             instance: None,
         }),
         TaskState::Leased | TaskState::Pending => Some(Change {
@@ -64,24 +61,13 @@ pub fn pause(
 pub fn resume(status: InstanceStatus, task: Option<&Task>, now: Timestamp) -> Option<Change> {
     let task = task.filter(|_| !status.is_terminal())?;
     if task.pause_requested {
-        let task = Task {
-            pause_requested: false,
-            ..*task
-        };
-        return Some(Change {
-            task: TaskChange::Put(task),
-            instance: None,
-        });
+        let task = Task { pause_requested: false, ..*task };
+        return Some(Change { task: TaskChange::Put(task), instance: None });
     }
     if task.state != TaskState::Held {
         return None;
     }
-    let task = Task {
-        state: TaskState::Pending,
-        kind: TaskKind::Resume,
-        run_at: now,
-        ..*task
-    };
+    let task = Task { state: TaskState::Pending, kind: TaskKind::Resume, run_at: now, ..*task };
     Some(Change {
         task: TaskChange::Put(task),
         instance: Some(status_only(InstanceStatus::Active)),
@@ -95,14 +81,9 @@ pub fn resume(status: InstanceStatus, task: Option<&Task>, now: Timestamp) -> Op
 /// `INSTANCE_TERMINAL`.
 pub fn terminate(status: InstanceStatus, now: Timestamp) -> Result<Change, Refusal> {
     refuse_terminal("terminate", status)?;
-    let instance = InstanceChange {
-        completed_at: Some(now),
-        ..status_only(InstanceStatus::Terminated)
-    };
-    Ok(Change {
-        task: TaskChange::Delete,
-        instance: Some(instance),
-    })
+    let instance =
+        InstanceChange { completed_at: Some(now), ..status_only(InstanceStatus::Terminated) };
+    Ok(Change { task: TaskChange::Delete, instance: Some(instance) })
 }
 
 /// Starts run `run + 1`, from any status; the task returned replaces the old one, if there is one.
@@ -124,11 +105,7 @@ pub fn first_task(now: Timestamp, lease_until: Option<Timestamp>) -> Task {
     Task {
         run: 0,
         kind: TaskKind::Run,
-        state: if lease_until.is_some() {
-            TaskState::Leased
-        } else {
-            TaskState::Pending
-        },
+        state: if lease_until.is_some() { TaskState::Leased } else { TaskState::Pending },
         run_at: now,
         lease_until,
         epoch: u64::from(lease_until.is_some()),
@@ -155,10 +132,7 @@ pub fn release(task: &Task, now: Timestamp) -> Change {
         claims_without_progress,
         ..*task
     };
-    Change {
-        task: TaskChange::Put(task),
-        instance: None,
-    }
+    Change { task: TaskChange::Put(task), instance: None }
 }
 
 /// What storing an event does to the task.
@@ -178,11 +152,7 @@ pub fn event_arrived(
     refuse_terminal("send an event", status)?;
     Ok(match task {
         Some(task) if task.state == TaskState::Pending && waits_for_type && task.run_at > now => {
-            TaskChange::Put(Task {
-                run_at: now,
-                kind: TaskKind::Wake,
-                ..*task
-            })
+            TaskChange::Put(Task { run_at: now, kind: TaskKind::Wake, ..*task })
         }
         Some(_) | None => TaskChange::Keep,
     })
@@ -210,63 +180,34 @@ mod tests {
     }
 
     fn running() -> Task {
-        Task {
-            state: TaskState::Leased,
-            lease_until: Some(LATER),
-            ..sleeping()
-        }
+        Task { state: TaskState::Leased, lease_until: Some(LATER), ..sleeping() }
     }
 
     fn paused() -> Task {
-        Task {
-            state: TaskState::Held,
-            ..sleeping()
-        }
+        Task { state: TaskState::Held, ..sleeping() }
     }
 
     #[test]
     fn a_waiting_instance_is_paused_at_once() {
-        let change = pause(Waiting, Some(&sleeping()), NOW)
-            .expect("allowed")
-            .expect("changes");
+        let change = pause(Waiting, Some(&sleeping()), NOW).expect("allowed").expect("changes");
         assert_eq!(change.task, TaskChange::Put(paused()));
         assert_eq!(change.instance.map(|i| i.status), Some(Paused));
     }
 
     #[test]
     fn a_running_instance_is_paused_at_its_next_boundary() {
-        let change = pause(Active, Some(&running()), NOW)
-            .expect("allowed")
-            .expect("changes");
-        let requested = Task {
-            pause_requested: true,
-            ..running()
-        };
-        assert_eq!(
-            change,
-            Change {
-                task: TaskChange::Put(requested),
-                instance: None
-            }
-        );
-        assert_eq!(
-            pause(Active, Some(&requested), NOW),
-            Ok(None),
-            "asked twice"
-        );
+        let change = pause(Active, Some(&running()), NOW).expect("allowed").expect("changes");
+        let requested = Task { pause_requested: true, ..running() };
+        assert_eq!(change, Change { task: TaskChange::Put(requested), instance: None });
+        assert_eq!(pause(Active, Some(&requested), NOW), Ok(None), "asked twice");
         let taken_back = resume(Active, Some(&requested), NOW).expect("changes");
         assert_eq!(taken_back.task, TaskChange::Put(running()));
     }
 
     #[test]
     fn an_instance_whose_runner_died_is_paused_at_once() {
-        let orphan = Task {
-            lease_until: Some(NOW),
-            ..running()
-        };
-        let change = pause(Active, Some(&orphan), NOW)
-            .expect("allowed")
-            .expect("changes");
+        let orphan = Task { lease_until: Some(NOW), ..running() };
+        let change = pause(Active, Some(&orphan), NOW).expect("allowed").expect("changes");
         assert_eq!(change.instance.map(|i| i.status), Some(Paused));
     }
 
@@ -281,11 +222,7 @@ mod tests {
     #[test]
     fn resume_makes_the_run_due_now_whatever_it_waited_for() {
         let change = resume(Paused, Some(&paused()), NOW).expect("changes");
-        let due = Task {
-            kind: TaskKind::Resume,
-            run_at: NOW,
-            ..sleeping()
-        };
+        let due = Task { kind: TaskKind::Resume, run_at: NOW, ..sleeping() };
         assert_eq!(change.task, TaskChange::Put(due));
         assert_eq!(change.instance.map(|i| i.status), Some(Active));
     }
@@ -294,14 +231,8 @@ mod tests {
     fn ended_instances_refuse_pause_terminate_and_events() {
         for status in [Complete, Errored, Terminated] {
             let code = |r: Refusal| r.code;
-            assert_eq!(
-                pause(status, None, NOW).map_err(code),
-                Err(Code::InstanceTerminal)
-            );
-            assert_eq!(
-                terminate(status, NOW).map_err(code),
-                Err(Code::InstanceTerminal)
-            );
+            assert_eq!(pause(status, None, NOW).map_err(code), Err(Code::InstanceTerminal));
+            assert_eq!(terminate(status, NOW).map_err(code), Err(Code::InstanceTerminal));
             let sent = event_arrived(status, None, false, NOW);
             assert_eq!(sent.map_err(code), Err(Code::InstanceTerminal));
         }
@@ -313,20 +244,14 @@ mod tests {
             let change = terminate(status, NOW).expect("allowed");
             assert_eq!(change.task, TaskChange::Delete);
             let instance = change.instance.expect("changed");
-            assert_eq!(
-                (instance.status, instance.completed_at),
-                (Terminated, Some(NOW))
-            );
+            assert_eq!((instance.status, instance.completed_at), (Terminated, Some(NOW)));
         }
     }
 
     #[test]
     fn restart_fences_the_old_run_by_number_and_epoch() {
         let task = restart(2, Some(&running()), NOW);
-        assert_eq!(
-            (task.run, task.epoch, task.state),
-            (3, 10, TaskState::Pending)
-        );
+        assert_eq!((task.run, task.epoch, task.state), (3, 10, TaskState::Pending));
         assert_eq!((task.run_at, task.kind), (NOW, TaskKind::Run));
         assert_eq!(restart(0, None, NOW).run, 1);
     }
@@ -334,68 +259,29 @@ mod tests {
     #[test]
     fn a_task_created_for_a_free_runner_is_leased_to_it() {
         let task = first_task(NOW, Some(LATER));
-        assert_eq!(
-            (task.state, task.epoch, task.lease_until),
-            (TaskState::Leased, 1, Some(LATER))
-        );
+        assert_eq!((task.state, task.epoch, task.lease_until), (TaskState::Leased, 1, Some(LATER)));
         let task = first_task(NOW, None);
-        assert_eq!(
-            (task.state, task.epoch, task.run_at),
-            (TaskState::Pending, 0, NOW)
-        );
+        assert_eq!((task.state, task.epoch, task.run_at), (TaskState::Pending, 0, NOW));
     }
 
     #[test]
     fn a_lease_handed_back_is_due_at_once_and_not_held_against_the_run() {
-        let task = Task {
-            claims_without_progress: 1,
-            ..running()
-        };
+        let task = Task { claims_without_progress: 1, ..running() };
         let change = release(&task, NOW);
-        let due = Task {
-            run_at: NOW,
-            ..sleeping()
-        };
-        assert_eq!(
-            change,
-            Change {
-                task: TaskChange::Put(due),
-                instance: None
-            }
-        );
-        let requested = Task {
-            pause_requested: true,
-            ..running()
-        };
-        assert_eq!(
-            release(&requested, NOW).instance.map(|i| i.status),
-            Some(Paused)
-        );
+        let due = Task { run_at: NOW, ..sleeping() };
+        assert_eq!(change, Change { task: TaskChange::Put(due), instance: None });
+        let requested = Task { pause_requested: true, ..running() };
+        assert_eq!(release(&requested, NOW).instance.map(|i| i.status), Some(Paused));
     }
 
     #[test]
     fn an_event_wakes_exactly_the_run_that_hibernates_for_it() {
         let arrived = |task: &Task, waits| event_arrived(Waiting, Some(task), waits, NOW);
-        let woken = Task {
-            run_at: NOW,
-            ..sleeping()
-        };
+        let woken = Task { run_at: NOW, ..sleeping() };
         assert_eq!(arrived(&sleeping(), true), Ok(TaskChange::Put(woken)));
-        assert_eq!(
-            arrived(&sleeping(), false),
-            Ok(TaskChange::Keep),
-            "waits for something else"
-        );
-        assert_eq!(
-            arrived(&running(), true),
-            Ok(TaskChange::Keep),
-            "its runner will look"
-        );
-        assert_eq!(
-            arrived(&paused(), true),
-            Ok(TaskChange::Keep),
-            "buffered until resumed"
-        );
+        assert_eq!(arrived(&sleeping(), false), Ok(TaskChange::Keep), "waits for something else");
+        assert_eq!(arrived(&running(), true), Ok(TaskChange::Keep), "its runner will look");
+        assert_eq!(arrived(&paused(), true), Ok(TaskChange::Keep), "buffered until resumed");
         assert_eq!(arrived(&woken, true), Ok(TaskChange::Keep), "due already");
     }
 }

@@ -155,16 +155,10 @@ mod tests {
             let refusal = InstanceId::parse(bad, &limits).expect_err(bad);
             assert_eq!(refusal.code, Code::InvalidInstanceId);
         }
-        assert_eq!(
-            WorkflowName::parse(&"w".repeat(64), &limits).map(|n| n.0.len()),
-            Ok(64)
-        );
+        assert_eq!(WorkflowName::parse(&"w".repeat(64), &limits).map(|n| n.0.len()), Ok(64));
         let refusal = WorkflowName::parse(&"w".repeat(65), &limits).expect_err("too long");
         assert!(refusal.message.contains("65 bytes") && refusal.message.contains("64"));
-        assert_eq!(
-            EventType::parse("", &limits).expect_err("empty").code,
-            Code::InvalidEventType
-        );
+        assert_eq!(EventType::parse("", &limits).expect_err("empty").code, Code::InvalidEventType);
     }
 
     #[test]

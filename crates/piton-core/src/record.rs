@@ -49,12 +49,7 @@ pub struct RecordedError {
 impl RecordedError {
     /// An error with a name and a message only.
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            message: message.into(),
-            code: None,
-            stack: None,
-        }
+        Self { name: name.into(), message: message.into(), code: None, stack: None }
     }
 }
 

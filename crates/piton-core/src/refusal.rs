@@ -113,10 +113,7 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with its code and sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
+        Self { code, message: message.into() }
     }
 }
 

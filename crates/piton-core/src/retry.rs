@@ -66,29 +66,17 @@ impl Retries {
 
     /// Up to `limit` retries, `delay` apart.
     pub fn constant(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
-        Self {
-            limit: limit.into(),
-            delay: delay.into_span(),
-            backoff: Backoff::Constant,
-        }
+        Self { limit: limit.into(), delay: delay.into_span(), backoff: Backoff::Constant }
     }
 
     /// Up to `limit` retries; after failed attempt n the delay is `delay` times n.
     pub fn linear(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
-        Self {
-            limit: limit.into(),
-            delay: delay.into_span(),
-            backoff: Backoff::Linear,
-        }
+        Self { limit: limit.into(), delay: delay.into_span(), backoff: Backoff::Linear }
     }
 
     /// Up to `limit` retries; the delay starts at `delay` and doubles.
     pub fn exponential(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
-        Self {
-            limit: limit.into(),
-            delay: delay.into_span(),
-            backoff: Backoff::Exponential,
-        }
+        Self { limit: limit.into(), delay: delay.into_span(), backoff: Backoff::Exponential }
     }
 
     /// How many attempts there may be in all; `None` is no limit.
@@ -130,14 +118,11 @@ impl Retries {
         let factor = match self.backoff {
             Backoff::Constant => 1,
             Backoff::Linear => i64::from(attempt),
-            Backoff::Exponential => 1_i64
-                .checked_shl(attempt - 1)
-                .filter(|f| *f > 0)
-                .unwrap_or(i64::MAX),
+            Backoff::Exponential => {
+                1_i64.checked_shl(attempt - 1).filter(|f| *f > 0).unwrap_or(i64::MAX)
+            }
         };
-        let delay = base
-            .saturating_mul(factor)
-            .min(limits.sleep_max.as_millis());
+        let delay = base.saturating_mul(factor).min(limits.sleep_max.as_millis());
         Some(failed_at.plus(Span::from_millis(delay)))
     }
 }
@@ -163,22 +148,10 @@ mod tests {
     fn delays_follow_the_backoff() {
         let s = |n: i64| Some(n * 1_000);
         assert_eq!(delays(&Retries::none(), 1..=1), [None]);
-        assert_eq!(
-            delays(&Retries::constant(2, "3s"), 1..=3),
-            [s(3), s(3), None]
-        );
-        assert_eq!(
-            delays(&Retries::linear(3, "2s"), 1..=4),
-            [s(2), s(4), s(6), None]
-        );
-        assert_eq!(
-            delays(&Retries::exponential(3, "2s"), 1..=4),
-            [s(2), s(4), s(8), None]
-        );
-        assert_eq!(
-            delays(&Retries::default(), 1..=6),
-            [s(10), s(20), s(40), s(80), s(160), None]
-        );
+        assert_eq!(delays(&Retries::constant(2, "3s"), 1..=3), [s(3), s(3), None]);
+        assert_eq!(delays(&Retries::linear(3, "2s"), 1..=4), [s(2), s(4), s(6), None]);
+        assert_eq!(delays(&Retries::exponential(3, "2s"), 1..=4), [s(2), s(4), s(8), None]);
+        assert_eq!(delays(&Retries::default(), 1..=6), [s(10), s(20), s(40), s(80), s(160), None]);
     }
 
     #[test]
@@ -186,10 +159,7 @@ mod tests {
         let year = Some(Span::from_days(365).as_millis());
         let for_ever = Retries::exponential(RetryLimit::Infinite, "10s");
         assert_eq!(delays(&for_ever, [40, 64, 65, 1_000, u32::MAX]), [year; 5]);
-        assert_eq!(
-            Retries::constant(u32::MAX, 1).attempts_max(),
-            Some(u32::MAX)
-        );
+        assert_eq!(Retries::constant(u32::MAX, 1).attempts_max(), Some(u32::MAX));
     }
 
     #[test]
@@ -198,10 +168,7 @@ mod tests {
             Retries::constant(1, "soon").check().expect_err("bad").code,
             Code::InvalidDuration
         );
-        assert_eq!(
-            Retries::constant(1, -5).check().expect_err("bad").code,
-            Code::InvalidDuration
-        );
+        assert_eq!(Retries::constant(1, -5).check().expect_err("bad").code, Code::InvalidDuration);
         assert_eq!(Retries::default().check(), Ok(()));
     }
 }

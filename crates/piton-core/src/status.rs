@@ -184,26 +184,16 @@ mod tests {
         for status in InstanceStatus::ALL {
             assert_eq!(status.as_str().parse(), Ok(*status));
         }
-        assert_eq!(
-            "Active".parse::<InstanceStatus>().map_err(|e| e.what),
-            Err("instance status")
-        );
+        assert_eq!("Active".parse::<InstanceStatus>().map_err(|e| e.what), Err("instance status"));
         assert_eq!("waitForEvent".parse(), Ok(StepType::WaitForEvent));
     }
 
     #[test]
     fn three_statuses_are_terminal() {
-        let terminal: Vec<_> = InstanceStatus::ALL
-            .iter()
-            .filter(|s| s.is_terminal())
-            .collect();
+        let terminal: Vec<_> = InstanceStatus::ALL.iter().filter(|s| s.is_terminal()).collect();
         assert_eq!(
             terminal,
-            [
-                &InstanceStatus::Complete,
-                &InstanceStatus::Errored,
-                &InstanceStatus::Terminated
-            ]
+            [&InstanceStatus::Complete, &InstanceStatus::Errored, &InstanceStatus::Terminated]
         );
     }
 }

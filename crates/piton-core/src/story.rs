@@ -20,37 +20,21 @@ pub struct SystemLine {
 }
 
 fn line(level: LogLevel, message: impl Into<String>) -> SystemLine {
-    SystemLine {
-        level,
-        message: message.into(),
-        step: None,
-        attempt: None,
-        data: None,
-    }
+    SystemLine { level, message: message.into(), step: None, attempt: None, data: None }
 }
 
 fn about(step: &StepName, attempt: Option<u32>, line: SystemLine) -> SystemLine {
-    SystemLine {
-        step: Some(step.clone()),
-        attempt,
-        ..line
-    }
+    SystemLine { step: Some(step.clone()), attempt, ..line }
 }
 
 /// A runner took the run.
 pub fn claimed(runner: &str, epoch: u64) -> SystemLine {
-    line(
-        LogLevel::Debug,
-        format!("claimed by {runner} (epoch {epoch})"),
-    )
+    line(LogLevel::Debug, format!("claimed by {runner} (epoch {epoch})"))
 }
 
 /// A runner took the run from one that let its lease run out.
 pub fn taken_over(runner: &str, epoch: u64) -> SystemLine {
-    line(
-        LogLevel::Warn,
-        format!("lease ran out; claimed by {runner} (epoch {epoch})"),
-    )
+    line(LogLevel::Warn, format!("lease ran out; claimed by {runner} (epoch {epoch})"))
 }
 
 /// The run is handed back by a runner that shuts down.
@@ -60,10 +44,7 @@ pub fn released() -> SystemLine {
 
 /// A pause was asked for while a body runs.
 pub fn pause_requested() -> SystemLine {
-    line(
-        LogLevel::Info,
-        "pause requested; takes effect at the next boundary",
-    )
+    line(LogLevel::Info, "pause requested; takes effect at the next boundary")
 }
 
 /// The instance is paused.
@@ -88,13 +69,8 @@ pub fn restarted(
     error: Option<&RecordedError>,
 ) -> SystemLine {
     let was = run.saturating_sub(1);
-    let why = error
-        .map(|e| format!(": {}: {}", e.name, e.message))
-        .unwrap_or_default();
-    line(
-        LogLevel::Info,
-        format!("restarted as run {run}; run {was} was {before}{why}"),
-    )
+    let why = error.map(|e| format!(": {}: {}", e.name, e.message)).unwrap_or_default();
+    line(LogLevel::Info, format!("restarted as run {run}; run {was} was {before}{why}"))
 }
 
 /// The instance was taken out of circulation.
@@ -104,37 +80,26 @@ pub fn quarantined(error: &RecordedError) -> SystemLine {
 
 /// A runner found that the run is no longer its own.
 pub fn fenced(runner: &str, epoch: u64) -> SystemLine {
-    line(
-        LogLevel::Warn,
-        format!("{runner} was fenced: it no longer holds the run (epoch {epoch})"),
-    )
+    line(LogLevel::Warn, format!("{runner} was fenced: it no longer holds the run (epoch {epoch})"))
 }
 
 /// An attempt failed and will be tried again.
 pub fn retrying(step: &StepName, attempt: u32, delay: Span, error: &RecordedError) -> SystemLine {
-    let message = format!(
-        "attempt {attempt} failed, next in {delay}: {}: {}",
-        error.name, error.message
-    );
+    let message =
+        format!("attempt {attempt} failed, next in {delay}: {}: {}", error.name, error.message);
     about(step, Some(attempt), line(LogLevel::Warn, message))
 }
 
 /// A step failed for good.
 pub fn step_failed(step: &StepName, attempt: u32, error: &RecordedError) -> SystemLine {
-    let message = format!(
-        "failed for good after attempt {attempt}: {}: {}",
-        error.name, error.message
-    );
+    let message =
+        format!("failed for good after attempt {attempt}: {}: {}", error.name, error.message);
     about(step, Some(attempt), line(LogLevel::Error, message))
 }
 
 /// A wait for an event timed out.
 pub fn wait_timed_out(step: &StepName, error: &RecordedError) -> SystemLine {
-    about(
-        step,
-        None,
-        line(LogLevel::Warn, format!("timed out: {}", error.message)),
-    )
+    about(step, None, line(LogLevel::Warn, format!("timed out: {}", error.message)))
 }
 
 /// The code used the name of a step again.

@@ -62,9 +62,7 @@ impl VirtualRuntime {
             sleeps: BTreeMap::new(),
             sleeps_started: 0,
         };
-        Arc::new(Self {
-            clock: Arc::new(Mutex::new(clock)),
-        })
+        Arc::new(Self { clock: Arc::new(Mutex::new(clock)) })
     }
 
     /// Moves both clocks forward and ends the sleeps that fall due, earliest deadline first.
@@ -102,12 +100,7 @@ impl VirtualRuntime {
 
     /// The same world seen by a machine whose wall clock is off by `skew`.
     pub fn offset_view(&self, skew: Span) -> Arc<dyn Runtime> {
-        Arc::new(OffsetView {
-            base: Self {
-                clock: Arc::clone(&self.clock),
-            },
-            skew,
-        })
+        Arc::new(OffsetView { base: Self { clock: Arc::clone(&self.clock) }, skew })
     }
 }
 
@@ -153,10 +146,7 @@ impl Runtime for VirtualRuntime {
         if ms > 0 {
             clock.sleeps.insert(key, Waker::noop().clone());
         }
-        Box::pin(Sleep {
-            clock: Arc::clone(&self.clock),
-            key,
-        })
+        Box::pin(Sleep { clock: Arc::clone(&self.clock), key })
     }
 
     /// # Panics

@@ -327,10 +327,7 @@ mod tests {
         let error = Error::from(Refusal::new(Code::InvalidStepName, "empty"));
         assert_eq!(error.code(), Some("INVALID_STEP_NAME"));
         assert_eq!(error.name(), "InvalidStepName");
-        assert_eq!(
-            (error.kind(), error.is_retryable()),
-            (ErrorKind::Refused, false)
-        );
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Refused, false));
     }
 
     #[test]
@@ -338,9 +335,6 @@ mod tests {
         let cause = std::io::Error::other("disk on fire");
         let error = Error::wrap(anyhow::Error::new(cause).context("cannot write"));
         assert_eq!(error.message(), "cannot write");
-        assert_eq!(
-            error.to_record().stack.as_deref(),
-            Some("caused by: disk on fire")
-        );
+        assert_eq!(error.to_record().stack.as_deref(), Some("caused by: disk on fire"));
     }
 }

@@ -85,26 +85,15 @@ impl TokioRuntime {
                 "no tokio runtime here: call this inside #[tokio::main] or Runtime::block_on",
             )
         })?;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one file that may read the clock"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the one file that may read the clock")]
         let start = Instant::now();
-        Ok(Arc::new(Self {
-            handle,
-            start,
-            hashes: RandomState::new(),
-            draws: 0.into(),
-        }))
+        Ok(Arc::new(Self { handle, start, hashes: RandomState::new(), draws: 0.into() }))
     }
 }
 
 impl Runtime for TokioRuntime {
     fn now(&self) -> Timestamp {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one file that may read the clock"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the one file that may read the clock")]
         SystemTime::now().into()
     }
 
@@ -115,9 +104,7 @@ impl Runtime for TokioRuntime {
     fn random_u64(&self) -> u64 {
         // `RandomState` is seeded by the operating system; hashing a counter with it gives a stream that
         // nobody outside can predict and costs no dependency.
-        let draw = self
-            .draws
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let draw = self.draws.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut hasher = self.hashes.build_hasher();
         hasher.write_u64(draw);
         hasher.finish()
@@ -144,10 +131,7 @@ pub struct Ids {
 impl Ids {
     /// A source of ids that takes time and randomness from `runtime`.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self {
-            runtime,
-            last: Mutex::new(Ulid::nil()),
-        }
+        Self { runtime, last: Mutex::new(Ulid::nil()) }
     }
 
     /// The next id, greater than every id this source has made before.

@@ -11,10 +11,7 @@ use super::stage::*;
 pub async fn a_committed_step_is_there(stage: Stage) {
     let key = stage.leased("a").await;
     let step = stage.completed_step("charge", 0);
-    let boundary = Boundary {
-        steps: vec![step.clone()],
-        ..boundary(key)
-    };
+    let boundary = Boundary { steps: vec![step.clone()], ..boundary(key) };
     let committed = stage.commit(boundary).await;
     assert_eq!(committed.after, After::Continue);
     assert_eq!(committed.now, stage.now());
@@ -28,10 +25,7 @@ pub async fn steps_are_loaded_in_order_of_position(stage: Stage) {
     let key = stage.leased("a").await;
     for positions in [[3, 1], [0, 2]] {
         let steps = positions.map(|n| stage.completed_step(&format!("s{n}"), n));
-        let boundary = Boundary {
-            steps: steps.to_vec(),
-            ..boundary(key)
-        };
+        let boundary = Boundary { steps: steps.to_vec(), ..boundary(key) };
         stage.commit(boundary).await;
     }
     assert_eq!(stage.step_names("a").await, ["s0", "s1", "s2", "s3"]);
@@ -66,14 +60,8 @@ pub async fn every_field_of_a_step_survives(stage: Stage) {
         updated_at: stage.in_ms(-1),
     };
     let bare = stage.completed_step("bare", 5).record;
-    let write = |record: &StepRecord| StepWrite {
-        record: record.clone(),
-        row: RowState::New,
-    };
-    let boundary = Boundary {
-        steps: vec![write(&full), write(&bare)],
-        ..boundary(key)
-    };
+    let write = |record: &StepRecord| StepWrite { record: record.clone(), row: RowState::New };
+    let boundary = Boundary { steps: vec![write(&full), write(&bare)], ..boundary(key) };
     stage.commit(boundary).await;
     assert_eq!(stage.steps("a").await, [full, bare]);
 }
@@ -81,10 +69,8 @@ pub async fn every_field_of_a_step_survives(stage: Stage) {
 pub async fn a_retried_step_keeps_its_place_and_gets_its_outcome(stage: Stage) {
     let key = stage.leased("a").await;
     let failed = stage.failed_attempt("charge", 0, stage.in_ms(10));
-    let first = Boundary {
-        steps: vec![failed.clone(), stage.completed_step("mail", 1)],
-        ..boundary(key)
-    };
+    let first =
+        Boundary { steps: vec![failed.clone(), stage.completed_step("mail", 1)], ..boundary(key) };
     stage.commit(first).await;
     let outcome = StepRecord {
         seq: 2,
@@ -94,10 +80,7 @@ pub async fn a_retried_step_keeps_its_place_and_gets_its_outcome(stage: Stage) {
         ..stage.completed_step("charge", 0).record
     };
     let second = Boundary {
-        steps: vec![StepWrite {
-            record: outcome.clone(),
-            row: RowState::Changed,
-        }],
+        steps: vec![StepWrite { record: outcome.clone(), row: RowState::Changed }],
         ..boundary(key)
     };
     stage.commit(second).await;
@@ -110,10 +93,7 @@ pub async fn an_unchanged_wait_that_settles_is_written(stage: Stage) {
     let wait = stage.hibernating("a", 60_000).await;
     stage.send("a", "approved").await;
     let key = stage.claim_only("a").await;
-    let boundary = Boundary {
-        waits: vec![wait],
-        ..boundary(key)
-    };
+    let boundary = Boundary { waits: vec![wait], ..boundary(key) };
     let settled = stage.commit(boundary).await.settled;
     assert_eq!(stage.steps("a").await, settled);
 }
@@ -135,10 +115,7 @@ pub async fn a_run_completes_with_its_output(stage: Stage) {
     let record = stage.view("a").await.record;
     assert_eq!(record.status, InstanceStatus::Complete);
     assert_eq!(record.output, Some(json("\"done\"")));
-    assert_eq!(
-        (record.error, record.completed_at),
-        (None, Some(stage.now()))
-    );
+    assert_eq!((record.error, record.completed_at), (None, Some(stage.now())));
     assert_eq!(stage.live_tasks().await, 0);
 }
 
@@ -171,10 +148,7 @@ pub async fn the_last_step_and_the_end_share_one_commit(stage: Stage) {
 fn last_words(stage: &Stage, key: RunKey) -> Boundary {
     Boundary {
         mutations: vec![
-            Mutation::Create {
-                workflow: checkout(),
-                instance: new_instance("child"),
-            },
+            Mutation::Create { workflow: checkout(), instance: new_instance("child") },
             Mutation::SendEvent(event("bystander", "approved")),
         ],
         steps: vec![stage.completed_step("too late", 50)],
@@ -204,16 +178,9 @@ pub async fn a_stale_epoch_is_fenced(stage: Stage) {
     let stale = stage.leased("a").await;
     stage.advance_ms(LEASE.as_millis());
     let current = stage.claim_only("a").await;
-    stage
-        .assert_keeps_nothing_of("a", stale, "taken over")
-        .await;
-    let future = RunKey {
-        epoch: current.epoch + 1,
-        ..current
-    };
-    stage
-        .assert_keeps_nothing_of("a", future, "an epoch not yet given")
-        .await;
+    stage.assert_keeps_nothing_of("a", stale, "taken over").await;
+    let future = RunKey { epoch: current.epoch + 1, ..current };
+    stage.assert_keeps_nothing_of("a", future, "an epoch not yet given").await;
     assert_eq!(stage.committed(boundary(current)).await, After::Continue);
 }
 
@@ -224,31 +191,19 @@ pub async fn a_stale_run_is_fenced(stage: Stage) {
     stage.assert_keeps_nothing_of("a", stale, why).await;
     let current = stage.claim_only("a").await;
     stage.assert_keeps_nothing_of("a", stale, "restarted").await;
-    let crossed = RunKey {
-        run: stale.run,
-        ..current
-    };
+    let crossed = RunKey { run: stale.run, ..current };
     let why = "the old run under the new epoch";
     stage.assert_keeps_nothing_of("a", crossed, why).await;
-    let crossed = RunKey {
-        epoch: stale.epoch,
-        ..current
-    };
+    let crossed = RunKey { epoch: stale.epoch, ..current };
     let why = "the new run under the old epoch";
     stage.assert_keeps_nothing_of("a", crossed, why).await;
     assert_eq!(stage.committed(boundary(current)).await, After::Continue);
 }
 
 pub async fn an_ended_run_is_fenced(stage: Stage) {
-    for status in [
-        InstanceStatus::Complete,
-        InstanceStatus::Errored,
-        InstanceStatus::Terminated,
-    ] {
+    for status in [InstanceStatus::Complete, InstanceStatus::Errored, InstanceStatus::Terminated] {
         let key = stage.with_status(status.as_str(), status).await;
-        stage
-            .assert_keeps_nothing_of(status.as_str(), key, status.as_str())
-            .await;
+        stage.assert_keeps_nothing_of(status.as_str(), key, status.as_str()).await;
         assert_eq!(stage.status(status.as_str()).await, status);
     }
 }
@@ -290,11 +245,7 @@ pub async fn a_quarantined_run_is_fenced(stage: Stage) {
 }
 
 pub async fn an_instance_that_never_was_is_fenced(stage: Stage) {
-    let nobody = RunKey {
-        instance: InstanceKey(4_711),
-        run: 0,
-        epoch: 1,
-    };
+    let nobody = RunKey { instance: InstanceKey(4_711), run: 0, epoch: 1 };
     assert_fenced(stage.store.commit(boundary(nobody)).await, "never was");
 }
 

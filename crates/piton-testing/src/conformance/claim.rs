@@ -45,10 +45,7 @@ pub async fn every_claim_moves_the_epoch_by_one(stage: Stage) {
 impl Stage {
     /// Suspends a run that is due again at once.
     async fn nap_again(&self, key: piton_core::record::RunKey) {
-        let boundary = Boundary {
-            next: suspend(self.now()),
-            ..boundary(key)
-        };
+        let boundary = Boundary { next: suspend(self.now()), ..boundary(key) };
         self.commit(boundary).await;
     }
 }
@@ -168,9 +165,7 @@ pub async fn new_work_that_waited_too_long_gets_a_quarter_of_every_claim(stage: 
     for name in &ids {
         stage.sleeping(name, 1_000).await;
     }
-    stage
-        .create_in("checkout", &["new-1", "new-2", "new-3"])
-        .await;
+    stage.create_in("checkout", &["new-1", "new-2", "new-3"]).await;
     stage.advance_ms(NEW_WORK_WAIT_MAX.as_millis() - 1);
     stage.create("newest").await;
     stage.advance_ms(501);
@@ -253,11 +248,7 @@ pub async fn simultaneous_claims_share_the_work_and_strand_nothing(stage: Stage)
         async move { store.claim(request).await.expect("answered").claimed }
     }))
     .await;
-    let claimed: Vec<String> = claims
-        .iter()
-        .flatten()
-        .map(|run| run.id.to_string())
-        .collect();
+    let claimed: Vec<String> = claims.iter().flatten().map(|run| run.id.to_string()).collect();
     let distinct: BTreeSet<&String> = claimed.iter().collect();
     assert_eq!((claimed.len(), distinct.len()), (40, 40));
 }
@@ -275,14 +266,8 @@ pub async fn a_task_claimed_too_often_without_progress_is_quarantined(stage: Sta
     let error = record.error.expect("says why");
     assert_eq!(error.name, QUARANTINED);
     let story = stage.story("poison").await;
-    assert_eq!(
-        story.last(),
-        Some(&format!("quarantined: {}", error.message))
-    );
-    assert_eq!(
-        (stage.live_tasks().await, stage.next_due_at().await),
-        (0, None)
-    );
+    assert_eq!(story.last(), Some(&format!("quarantined: {}", error.message)));
+    assert_eq!((stage.live_tasks().await, stage.next_due_at().await), (0, None));
 }
 
 pub async fn a_quarantined_instance_can_be_restarted(stage: Stage) {
@@ -314,10 +299,7 @@ pub async fn progress_clears_the_count_of_claims(stage: Stage) {
 pub async fn the_rules_of_a_claim_are_the_callers(stage: Stage) {
     stage.create("a").await;
     let request = |max| ClaimRequest {
-        rules: ClaimRules {
-            lease: LEASE,
-            claims_without_progress_max: max,
-        },
+        rules: ClaimRules { lease: LEASE, claims_without_progress_max: max },
         ..claim_request("runner", 1)
     };
     for _ in 0..10 {
@@ -374,20 +356,9 @@ pub async fn a_requested_pause_whose_runner_died_takes_effect_on_the_next_claim(
 
 pub async fn a_claim_tells_its_story(stage: Stage) {
     stage.create("a").await;
-    stage
-        .store
-        .claim(claim_request("first", 1))
-        .await
-        .expect("claimed");
+    stage.store.claim(claim_request("first", 1)).await.expect("claimed");
     stage.advance_ms(LEASE.as_millis());
-    stage
-        .store
-        .claim(claim_request("second", 1))
-        .await
-        .expect("claimed");
-    let expected = [
-        "claimed by first (epoch 1)",
-        "lease ran out; claimed by second (epoch 2)",
-    ];
+    stage.store.claim(claim_request("second", 1)).await.expect("claimed");
+    let expected = ["claimed by first (epoch 1)", "lease ran out; claimed by second (epoch 2)"];
     assert_eq!(stage.story("a").await, expected);
 }

@@ -51,10 +51,7 @@ pub async fn params_keep_every_byte(stage: Stage) {
     for (n, document) in documents.iter().enumerate() {
         let name = format!("a{n}");
         let request = CreateRequest {
-            instances: vec![NewInstance {
-                id: id(&name),
-                params: json(document),
-            }],
+            instances: vec![NewInstance { id: id(&name), params: json(document) }],
             ..create_request(&[], Existing::Refuse)
         };
         stage.store.create(request).await.expect("created");
@@ -73,9 +70,7 @@ pub async fn an_id_that_exists_is_refused(stage: Stage) {
     ] {
         stage.with_status(name, status).await;
         let before = stage.sight(name).await;
-        let again = stage
-            .store
-            .create(create_request(&[name], Existing::Refuse));
+        let again = stage.store.create(create_request(&[name], Existing::Refuse));
         assert_eq!(refusal(again.await), Code::InstanceIdAlreadyExists);
         assert_eq!(stage.sight(name).await, before);
     }
@@ -116,14 +111,9 @@ pub async fn a_batch_keeps_its_order_and_leaves_out_what_exists(stage: Stage) {
 }
 
 pub async fn duplicates_inside_a_batch_collapse_to_the_first(stage: Stage) {
-    let instances = ["1", "2", "3"].map(|params| NewInstance {
-        id: id("a"),
-        params: json(params),
-    });
-    let request = CreateRequest {
-        instances: instances.to_vec(),
-        ..create_request(&[], Existing::Skip)
-    };
+    let instances = ["1", "2", "3"].map(|params| NewInstance { id: id("a"), params: json(params) });
+    let request =
+        CreateRequest { instances: instances.to_vec(), ..create_request(&[], Existing::Skip) };
     let created = stage.store.create(request).await.expect("created");
     assert_eq!(created.len(), 1);
     assert_eq!(stage.view("a").await.record.params, json("1"));
@@ -178,13 +168,7 @@ pub async fn a_leased_create_whose_creator_died_is_taken_over(stage: Stage) {
     let creator = stage.create_leased("a").await;
     stage.advance_ms(LEASE.as_millis());
     let heir = stage.claim_only("a").await;
-    assert_eq!(
-        heir,
-        RunKey {
-            epoch: 2,
-            ..creator
-        }
-    );
+    assert_eq!(heir, RunKey { epoch: 2, ..creator });
     assert_fenced(stage.store.commit(complete(creator)).await, "taken over");
     stage.commit(complete(heir)).await;
 }

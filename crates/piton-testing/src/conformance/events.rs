@@ -31,10 +31,7 @@ impl Stage {
 
 pub async fn an_event_reads_back_as_it_was_sent(stage: Stage) {
     stage.create("a").await;
-    let sent = NewEvent {
-        payload: json("{\"ok\": [true, null]}"),
-        ..event("a", "approved")
-    };
+    let sent = NewEvent { payload: json("{\"ok\": [true, null]}"), ..event("a", "approved") };
     let stored = stage.store.send_event(sent.clone()).await.expect("stored");
     assert!(stored.id.starts_with("evt_"), "{}", stored.id);
     assert_eq!((stored.run, stored.created_at), (0, stage.now()));
@@ -77,10 +74,7 @@ pub async fn an_event_sent_while_a_body_runs_is_found_by_the_wait(stage: Stage) 
 pub async fn an_event_for_a_wait_that_was_registered_earlier_in_the_pass_is_found(stage: Stage) {
     let key = stage.leased("a").await;
     let wait = stage.wait("approval", 0, "approved", 60_000);
-    let register = Boundary {
-        waits: vec![wait.clone()],
-        ..boundary_with_bodies_running(key)
-    };
+    let register = Boundary { waits: vec![wait.clone()], ..boundary_with_bodies_running(key) };
     assert!(stage.commit(register).await.settled.is_empty());
     stage.send("a", "approved").await;
     let suspend = Boundary {
@@ -89,10 +83,7 @@ pub async fn an_event_for_a_wait_that_was_registered_earlier_in_the_pass_is_foun
         ..boundary(key)
     };
     let committed = stage.commit(suspend).await;
-    assert_eq!(
-        (committed.after, committed.settled.len()),
-        (After::Continue, 1)
-    );
+    assert_eq!((committed.after, committed.settled.len()), (After::Continue, 1));
 }
 
 pub async fn an_event_sent_while_paused_is_kept_for_after_the_resume(stage: Stage) {
@@ -125,10 +116,7 @@ pub async fn an_event_for_a_wait_that_is_settled_wakes_nobody(stage: Stage) {
     let wait = stage.hibernating("a", 60_000).await;
     stage.send("a", "approved").await;
     let key = stage.claim_only("a").await;
-    let boundary = Boundary {
-        waits: vec![wait],
-        ..boundary(key)
-    };
+    let boundary = Boundary { waits: vec![wait], ..boundary(key) };
     assert_eq!(stage.commit(boundary).await.settled.len(), 1);
     let nap = Boundary {
         steps: vec![stage.sleep("nap", 1, stage.in_ms(60_000))],
@@ -158,10 +146,7 @@ pub async fn events_of_a_type_are_taken_in_the_order_of_arrival(stage: Stage) {
     let wait = |n: u32| stage.wait(&format!("w{n}"), n, "approved", 60_000);
     let mut taken = Vec::new();
     for waits in [vec![wait(0)], vec![wait(1), wait(2)]] {
-        let boundary = Boundary {
-            waits,
-            ..boundary(key)
-        };
+        let boundary = Boundary { waits, ..boundary(key) };
         taken.extend(stage.commit(boundary).await.settled);
     }
     let payload = |step: &StepRecord| {
@@ -171,21 +156,15 @@ pub async fn events_of_a_type_are_taken_in_the_order_of_arrival(stage: Stage) {
     };
     let payloads: Vec<String> = taken.iter().map(payload).collect();
     assert_eq!(payloads, ["1", "2", "3"]);
-    assert_eq!(
-        stage.undelivered("a").await,
-        1,
-        "the fourth waits for later"
-    );
+    assert_eq!(stage.undelivered("a").await, 1, "the fourth waits for later");
 }
 
 pub async fn a_wait_leaves_events_of_other_types_alone(stage: Stage) {
     let key = stage.leased("a").await;
     stage.send("a", "rejected").await;
     stage.send("a", "approved").await;
-    let boundary = Boundary {
-        waits: vec![stage.wait("approval", 0, "approved", 60_000)],
-        ..boundary(key)
-    };
+    let boundary =
+        Boundary { waits: vec![stage.wait("approval", 0, "approved", 60_000)], ..boundary(key) };
     assert_eq!(stage.commit(boundary).await.settled.len(), 1);
     let events = stage.events("a").await;
     assert_eq!(events[0].delivered_at, None);
@@ -196,11 +175,8 @@ pub async fn one_event_does_not_feed_two_waits(stage: Stage) {
     let key = stage.leased("a").await;
     stage.send("a", "approved").await;
     let waits = [0, 1].map(|n| stage.wait(&format!("w{n}"), n, "approved", 60_000));
-    let boundary = Boundary {
-        waits: waits.to_vec(),
-        next: suspend(stage.in_ms(60_000)),
-        ..boundary(key)
-    };
+    let boundary =
+        Boundary { waits: waits.to_vec(), next: suspend(stage.in_ms(60_000)), ..boundary(key) };
     let committed = stage.commit(boundary).await;
     assert_eq!(committed.settled.len(), 1);
     assert_eq!(committed.after, After::Continue);
@@ -210,11 +186,9 @@ pub async fn one_event_does_not_feed_two_waits(stage: Stage) {
 }
 
 pub async fn an_event_counts_exactly_if_it_arrived_by_the_deadline(stage: Stage) {
-    for (name, arrives_after_ms, in_time) in [
-        ("before", 999, true),
-        ("at", 1_000, true),
-        ("after", 1_001, false),
-    ] {
+    for (name, arrives_after_ms, in_time) in
+        [("before", 999, true), ("at", 1_000, true), ("after", 1_001, false)]
+    {
         let wait = stage.hibernating(name, 1_000).await;
         stage.advance_ms(arrives_after_ms);
         stage.send(name, "approved").await;
@@ -232,10 +206,7 @@ pub async fn an_event_counts_exactly_if_it_arrived_by_the_deadline(stage: Stage)
 pub async fn a_wait_times_out_at_its_deadline_and_not_before(stage: Stage) {
     let key = stage.leased("a").await;
     let wait = stage.wait("approval", 0, "approved", 1_000);
-    let look = |wait: WaitLook| Boundary {
-        waits: vec![wait],
-        ..boundary(key)
-    };
+    let look = |wait: WaitLook| Boundary { waits: vec![wait], ..boundary(key) };
     assert!(stage.commit(look(wait.clone())).await.settled.is_empty());
     stage.advance_ms(999);
     let again = stage.commit(look(look_again(wait.clone()))).await;
@@ -243,10 +214,7 @@ pub async fn a_wait_times_out_at_its_deadline_and_not_before(stage: Stage) {
     stage.advance_ms(1);
     let settled = stage.commit(look(look_again(wait))).await.settled;
     assert_eq!(settled.len(), 1);
-    assert_eq!(
-        (settled[0].seq, settled[0].status),
-        (100, StepStatus::Errored)
-    );
+    assert_eq!((settled[0].seq, settled[0].status), (100, StepStatus::Errored));
     let error = settled[0].error.clone().expect("says so");
     assert_eq!(error.name, WAIT_TIMEOUT);
     assert_eq!(stage.steps("a").await, settled);
@@ -277,10 +245,7 @@ pub async fn a_late_event_stays_for_the_next_wait(stage: Stage) {
     stage.send("a", "approved").await;
     let key = stage.claim_only("a").await;
     let second = stage.wait("second", 1, "approved", 60_000);
-    let look = |wait: WaitLook| Boundary {
-        waits: vec![wait],
-        ..boundary(key)
-    };
+    let look = |wait: WaitLook| Boundary { waits: vec![wait], ..boundary(key) };
     let settled = stage.commit(look(first)).await.settled;
     assert_eq!(settled[0].status, StepStatus::Errored);
     let settled = stage.commit(look(second)).await.settled;
@@ -306,11 +271,7 @@ pub async fn a_missing_instance_takes_no_events(stage: Stage) {
 }
 
 pub async fn an_ended_instance_takes_no_events_and_stores_nothing(stage: Stage) {
-    for status in [
-        InstanceStatus::Complete,
-        InstanceStatus::Errored,
-        InstanceStatus::Terminated,
-    ] {
+    for status in [InstanceStatus::Complete, InstanceStatus::Errored, InstanceStatus::Terminated] {
         let name = status.as_str();
         stage.with_status(name, status).await;
         let before = stage.sight(name).await;
@@ -342,29 +303,20 @@ pub async fn a_wait_of_the_old_run_does_not_wake_the_new_one(stage: Stage) {
 
 pub async fn a_repeated_event_is_stored_once_and_answered_like_the_first(stage: Stage) {
     let wait = stage.hibernating("a", 60_000).await;
-    let keyed = NewEvent {
-        idempotency_key: Some("k1".into()),
-        ..event("a", "approved")
-    };
+    let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
     let first = stage.store.send_event(keyed.clone()).await.expect("stored");
     stage.advance_ms(10);
     let again = stage.store.send_event(keyed.clone()).await.expect("known");
     assert_eq!(again, first);
     assert_eq!(stage.look("a", &wait).await.0, After::Continue);
     let after_delivery = stage.store.send_event(keyed).await.expect("known");
-    assert_eq!(
-        (after_delivery.id, after_delivery.seq),
-        (first.id, first.seq)
-    );
+    assert_eq!((after_delivery.id, after_delivery.seq), (first.id, first.seq));
     assert_eq!(stage.events("a").await.len(), 1);
 }
 
 pub async fn a_repeat_is_known_whatever_became_of_the_instance(stage: Stage) {
     stage.create("a").await;
-    let keyed = NewEvent {
-        idempotency_key: Some("k1".into()),
-        ..event("a", "approved")
-    };
+    let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
     let first = stage.store.send_event(keyed.clone()).await.expect("stored");
     stage.steer("a", Action::Terminate).await;
     let repeat = stage.store.send_event(keyed.clone()).await;
@@ -378,10 +330,7 @@ pub async fn a_repeat_is_known_whatever_became_of_the_instance(stage: Stage) {
 pub async fn idempotency_keys_are_the_instances_own(stage: Stage) {
     stage.create_in("checkout", &["a", "b"]).await;
     for (name, key) in [("a", "k1"), ("a", "k2"), ("b", "k1")] {
-        let keyed = NewEvent {
-            idempotency_key: Some(key.into()),
-            ..event(name, "approved")
-        };
+        let keyed = NewEvent { idempotency_key: Some(key.into()), ..event(name, "approved") };
         stage.store.send_event(keyed).await.expect("stored");
     }
     stage.send("a", "approved").await;
@@ -394,10 +343,7 @@ pub async fn eight_simultaneous_repeats_store_one_event(stage: Stage) {
     stage.create("a").await;
     let ids = at_once((0..8).map(|_| {
         let store = Arc::clone(&stage.store);
-        let keyed = NewEvent {
-            idempotency_key: Some("k1".into()),
-            ..event("a", "approved")
-        };
+        let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
         async move { store.send_event(keyed).await.expect("answered").id }
     }))
     .await;
@@ -409,12 +355,7 @@ pub async fn events_sent_at_once_are_all_kept_in_one_order(stage: Stage) {
     stage.create("a").await;
     at_once((0..32).map(|_| {
         let store = Arc::clone(&stage.store);
-        async move {
-            store
-                .send_event(event("a", "approved"))
-                .await
-                .expect("stored")
-        }
+        async move { store.send_event(event("a", "approved")).await.expect("stored") }
     }))
     .await;
     let events = stage.events("a").await;
@@ -434,13 +375,7 @@ pub async fn an_event_that_races_a_suspension_is_never_lost(stage: Stage) {
         let (committing, sending) = (Arc::clone(&stage.store), Arc::clone(&stage.store));
         let sent = event(&name, "approved");
         let (committed, sent) = tokio::join!(
-            at_once([async move {
-                committing
-                    .commit(suspension)
-                    .await
-                    .expect("committed")
-                    .after
-            }]),
+            at_once([async move { committing.commit(suspension).await.expect("committed").after }]),
             at_once([async move { sending.send_event(sent).await.expect("stored") }]),
         );
         assert_eq!(sent.len(), 1);

@@ -52,10 +52,7 @@ impl Stage {
     }
 
     fn due_in(&self, ms: i64) -> Hint {
-        Hint::Due {
-            workflow: checkout(),
-            at: self.in_ms(ms),
-        }
+        Hint::Due { workflow: checkout(), at: self.in_ms(ms) }
     }
 
     async fn key(&self, name: &str) -> InstanceKey {
@@ -103,25 +100,13 @@ pub async fn what_a_boundary_creates_and_wakes_is_told(stage: Stage) {
     let key = stage.leased("a").await;
     let listener = stage.listen();
     stage.advance_ms(5);
-    let create = Mutation::Create {
-        workflow: workflow("refund"),
-        instance: new_instance("child"),
-    };
+    let create = Mutation::Create { workflow: workflow("refund"), instance: new_instance("child") };
     let send = Mutation::SendEvent(event("receiver", "approved"));
     for (mutation, due) in [
-        (
-            create,
-            Hint::Due {
-                workflow: workflow("refund"),
-                at: stage.now(),
-            },
-        ),
+        (create, Hint::Due { workflow: workflow("refund"), at: stage.now() }),
         (send, stage.due_in(0)),
     ] {
-        let boundary = Boundary {
-            mutations: vec![mutation],
-            ..boundary(key)
-        };
+        let boundary = Boundary { mutations: vec![mutation], ..boundary(key) };
         stage.commit(boundary).await;
         listener.expect(due).await;
     }
@@ -145,11 +130,7 @@ pub async fn whoever_advances_a_run_is_told_what_happens_to_it(stage: Stage) {
 
 pub async fn the_end_of_a_run_is_told_however_it_ends(stage: Stage) {
     let listener = stage.listen();
-    for status in [
-        InstanceStatus::Complete,
-        InstanceStatus::Errored,
-        InstanceStatus::Terminated,
-    ] {
+    for status in [InstanceStatus::Complete, InstanceStatus::Errored, InstanceStatus::Terminated] {
         let key = stage.with_status(status.as_str(), status).await;
         listener.expect(Hint::Ended(key.instance)).await;
     }
@@ -158,9 +139,7 @@ pub async fn the_end_of_a_run_is_told_however_it_ends(stage: Stage) {
         stage.claim(ALL).await;
         stage.advance_ms(LEASE.as_millis());
     }
-    listener
-        .expect(Hint::Ended(stage.key("poison").await))
-        .await;
+    listener.expect(Hint::Ended(stage.key("poison").await)).await;
 }
 
 pub async fn every_observer_is_told_until_it_is_dropped(stage: Stage) {

@@ -40,10 +40,7 @@ pub async fn renewal_keeps_others_away(stage: Stage) {
     let key = stage.leased("a").await;
     for _ in 0..5 {
         stage.advance_ms(LEASE.as_millis() - 1);
-        let renewed = Renewed {
-            key,
-            pause_requested: false,
-        };
+        let renewed = Renewed { key, pause_requested: false };
         assert_eq!(stage.renew(&[key]).await, [renewed]);
         assert!(stage.claim(ALL).await.is_empty());
     }
@@ -120,10 +117,7 @@ pub async fn releasing_what_is_no_longer_held_is_ignored(stage: Stage) {
     let before = stage.sight("a").await;
     stage.release(lost).await;
     stage.release(RunKey { run: 7, ..heir }).await;
-    let sleeper = RunKey {
-        epoch: 1,
-        ..stage.run_key("sleeper").await
-    };
+    let sleeper = RunKey { epoch: 1, ..stage.run_key("sleeper").await };
     stage.release(sleeper).await;
     assert_eq!(stage.sight("a").await, before);
     assert!(stage.claim(ALL).await.is_empty(), "nothing became due");
@@ -185,9 +179,6 @@ pub async fn a_clock_set_forward_fires_timers_and_loses_nothing(stage: Stage) {
     let renewed = stage.renew(&[key]).await;
     assert_eq!(renewed.len(), 1, "its lease ran out, but nobody took it");
     stage.claim_only("b").await;
-    let boundary = Boundary {
-        steps: vec![stage.completed_step("charge", 0)],
-        ..boundary(key)
-    };
+    let boundary = Boundary { steps: vec![stage.completed_step("charge", 0)], ..boundary(key) };
     assert_eq!(stage.committed(boundary).await, After::Continue);
 }

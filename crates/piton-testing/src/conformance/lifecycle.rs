@@ -9,17 +9,11 @@ use piton_core::{Code, InstanceStatus, Timestamp};
 use super::rows::*;
 use super::stage::*;
 
-const LIVE: [InstanceStatus; 3] = [
-    InstanceStatus::Active,
-    InstanceStatus::Waiting,
-    InstanceStatus::Paused,
-];
+const LIVE: [InstanceStatus; 3] =
+    [InstanceStatus::Active, InstanceStatus::Waiting, InstanceStatus::Paused];
 
-const ENDED: [InstanceStatus; 3] = [
-    InstanceStatus::Complete,
-    InstanceStatus::Errored,
-    InstanceStatus::Terminated,
-];
+const ENDED: [InstanceStatus; 3] =
+    [InstanceStatus::Complete, InstanceStatus::Errored, InstanceStatus::Terminated];
 
 pub async fn an_instance_paused_before_its_first_pass_does_not_run(stage: Stage) {
     stage.create("a").await;
@@ -47,10 +41,7 @@ pub async fn a_running_instance_is_paused_at_its_next_boundary_which_is_kept(sta
     assert_eq!(record.status, InstanceStatus::Active);
     assert!(record.pause_requested);
     assert!(stage.view("a").await.record.pause_requested);
-    let boundary = Boundary {
-        steps: vec![stage.completed_step("charge", 0)],
-        ..boundary(key)
-    };
+    let boundary = Boundary { steps: vec![stage.completed_step("charge", 0)], ..boundary(key) };
     assert_eq!(stage.committed(boundary).await, After::Paused);
     let record = stage.view("a").await.record;
     assert_eq!(record.status, InstanceStatus::Paused);
@@ -58,10 +49,7 @@ pub async fn a_running_instance_is_paused_at_its_next_boundary_which_is_kept(sta
     assert_eq!(stage.step_names("a").await, ["charge"]);
     assert!(stage.claim(ALL).await.is_empty());
     let story = stage.story("a").await;
-    let expected = [
-        "pause requested; takes effect at the next boundary",
-        "paused",
-    ];
+    let expected = ["pause requested; takes effect at the next boundary", "paused"];
     assert_eq!(story[1..], expected);
 }
 
@@ -76,10 +64,7 @@ pub async fn a_requested_pause_lets_running_bodies_finish(stage: Stage) {
         assert_eq!(stage.committed(sibling).await, After::Drain);
         assert_eq!(stage.status("a").await, InstanceStatus::Active);
     }
-    let last = Boundary {
-        steps: vec![stage.completed_step("s2", 2)],
-        ..boundary(key)
-    };
+    let last = Boundary { steps: vec![stage.completed_step("s2", 2)], ..boundary(key) };
     assert_eq!(stage.committed(last).await, After::Paused);
     assert_eq!(stage.step_names("a").await, ["s0", "s1", "s2"]);
 }
@@ -187,10 +172,7 @@ pub async fn a_wake_that_fell_due_while_paused_takes_effect_after_the_resume(sta
     assert!(stage.claim(ALL).await.is_empty());
     stage.steer("a", Action::Resume).await;
     let key = stage.claim_only("a").await;
-    let boundary = Boundary {
-        waits: vec![wait],
-        ..boundary(key)
-    };
+    let boundary = Boundary { waits: vec![wait], ..boundary(key) };
     let settled = stage.commit(boundary).await.settled;
     assert_eq!(settled.len(), 1, "timers were not frozen");
 }
@@ -236,12 +218,7 @@ pub async fn an_ended_instance_can_be_neither_paused_nor_terminated(stage: Stage
 
 pub async fn a_missing_instance_cannot_be_steered(stage: Stage) {
     stage.create_in("refund", &["a"]).await;
-    for action in [
-        Action::Pause,
-        Action::Resume,
-        Action::Terminate,
-        Action::Restart,
-    ] {
+    for action in [Action::Pause, Action::Resume, Action::Terminate, Action::Restart] {
         let answer = stage.try_steer("a", action).await;
         assert_eq!(refusal(answer), Code::InstanceNotFound);
     }
@@ -258,10 +235,7 @@ pub async fn restarting_works_from_each_of_the_six_statuses(stage: Stage) {
         assert_eq!((record.output, record.error), (None, None));
         assert_eq!((record.started_at, record.completed_at), (None, None));
         assert_eq!(record.params, before.params);
-        assert_eq!(
-            (record.key, record.created_at),
-            (before.key, before.created_at)
-        );
+        assert_eq!((record.key, record.created_at), (before.key, before.created_at));
         assert_fenced(stage.store.commit(boundary(old)).await, name);
         let new = stage.claim_only(name).await;
         assert_eq!((new.instance, new.run), (old.instance, 1));
@@ -283,10 +257,7 @@ pub async fn restarting_tells_how_the_run_before_stood(stage: Stage) {
 pub async fn old_runs_stay_readable_and_never_change(stage: Stage) {
     let key = stage.leased("a").await;
     stage.send("a", "approved").await;
-    let boundary = Boundary {
-        steps: vec![stage.completed_step("charge", 0)],
-        ..complete(key)
-    };
+    let boundary = Boundary { steps: vec![stage.completed_step("charge", 0)], ..complete(key) };
     stage.commit(boundary).await;
     let steps = stage.steps("a").await;
     let events = stage.events("a").await;
@@ -364,11 +335,8 @@ pub async fn a_terminate_that_races_the_last_boundary_ends_the_run_once(stage: S
             }]),
         );
         assert_ne!(committed, terminated, "exactly one of them wins");
-        let expected = if committed[0] {
-            InstanceStatus::Complete
-        } else {
-            InstanceStatus::Terminated
-        };
+        let expected =
+            if committed[0] { InstanceStatus::Complete } else { InstanceStatus::Terminated };
         assert_eq!(stage.status(&name).await, expected);
     }
 }

@@ -289,9 +289,8 @@ mod tests {
             ("closing", include_str!("closing.rs")),
         ];
         for (topic, source) in topics {
-            let (_, list) = listed
-                .split_once(&format!("@topic $open {topic}:"))
-                .expect("the topic is listed");
+            let (_, list) =
+                listed.split_once(&format!("@topic $open {topic}:")).expect("the topic is listed");
             let (list, _) = list.split_once(");").expect("the list ends");
             for line in source.lines() {
                 let Some(rest) = line.strip_prefix("pub async fn ") else {

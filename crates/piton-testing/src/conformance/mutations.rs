@@ -9,10 +9,7 @@ use super::rows::*;
 use super::stage::*;
 
 fn create_child(name: &str) -> Mutation {
-    Mutation::Create {
-        workflow: checkout(),
-        instance: new_instance(name),
-    }
+    Mutation::Create { workflow: checkout(), instance: new_instance(name) }
 }
 
 fn send(receiver: &str) -> Mutation {
@@ -20,10 +17,7 @@ fn send(receiver: &str) -> Mutation {
 }
 
 fn mutating(key: RunKey, mutations: Vec<Mutation>) -> Boundary {
-    Boundary {
-        mutations,
-        ..boundary(key)
-    }
+    Boundary { mutations, ..boundary(key) }
 }
 
 pub async fn a_child_is_created_with_the_step_that_creates_it(stage: Stage) {
@@ -122,18 +116,12 @@ pub async fn an_event_to_the_own_run_is_found_by_a_wait_of_the_same_boundary(sta
         ..mutating(key, vec![send("a")])
     };
     let committed = stage.commit(boundary).await;
-    assert_eq!(
-        (committed.after, committed.settled.len()),
-        (After::Continue, 1)
-    );
+    assert_eq!((committed.after, committed.settled.len()), (After::Continue, 1));
 }
 
 pub async fn the_last_boundary_of_a_run_may_mutate(stage: Stage) {
     let key = stage.leased("a").await;
-    let boundary = Boundary {
-        mutations: vec![create_child("child"), send("a")],
-        ..complete(key)
-    };
+    let boundary = Boundary { mutations: vec![create_child("child"), send("a")], ..complete(key) };
     assert_eq!(stage.committed(boundary).await, After::Ended);
     assert_eq!(stage.events("a").await.len(), 1);
     stage.claim_only("child").await;
@@ -159,9 +147,7 @@ pub async fn a_repeated_event_in_a_boundary_is_stored_once(stage: Stage) {
 pub async fn a_fenced_boundary_mutates_nothing(stage: Stage) {
     let key = stage.leased("a").await;
     stage.steer("a", Action::Terminate).await;
-    let answer = stage
-        .store
-        .commit(mutating(key, vec![create_child("child")]));
+    let answer = stage.store.commit(mutating(key, vec![create_child("child")]));
     assert_fenced(answer.await, "terminated");
     let also_bad = mutating(key, vec![create_child("a")]);
     assert_fenced(stage.store.commit(also_bad).await, "the fence comes first");

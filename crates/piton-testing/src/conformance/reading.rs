@@ -17,14 +17,8 @@ pub async fn an_instance_that_is_not_there_is_none(stage: Stage) {
 pub async fn a_run_that_is_not_there_has_no_rows(stage: Stage) {
     let key = stage.leased("a").await;
     for page in [
-        PageQuery {
-            run: 1,
-            ..whole(key)
-        },
-        PageQuery {
-            instance: InstanceKey(4_711),
-            ..whole(key)
-        },
+        PageQuery { run: 1, ..whole(key) },
+        PageQuery { instance: InstanceKey(4_711), ..whole(key) },
     ] {
         assert!(stage.store.steps(page).await.expect("read").is_empty());
         assert!(stage.store.events(page).await.expect("read").is_empty());
@@ -40,10 +34,7 @@ pub async fn updated_at_is_the_newest_of_the_instance_and_its_steps(stage: Stage
     let claimed_at = stage.now();
     assert_eq!(stage.view("a").await.record.updated_at, claimed_at);
     stage.advance_ms(10);
-    let boundary = Boundary {
-        steps: vec![stage.completed_step("charge", 0)],
-        ..boundary(key)
-    };
+    let boundary = Boundary { steps: vec![stage.completed_step("charge", 0)], ..boundary(key) };
     stage.commit(boundary).await;
     assert_eq!(stage.view("a").await.record.updated_at, stage.now());
     stage.advance_ms(10);
@@ -63,10 +54,7 @@ pub async fn an_instance_shows_the_step_that_will_wake_first(stage: Stage) {
             stage.failed_attempt("charge", 2, stage.in_ms(1_000)),
         ],
         waits: vec![stage.wait("approval", 3, "approved", 2_000)],
-        next: Next::Suspend {
-            run_at: stage.in_ms(1_000),
-            kind: TaskKind::Retry,
-        },
+        next: Next::Suspend { run_at: stage.in_ms(1_000), kind: TaskKind::Retry },
         ..boundary(key)
     };
     stage.commit(boundary).await;
@@ -85,22 +73,14 @@ pub async fn an_instance_shows_the_step_that_will_wake_first(stage: Stage) {
 const PAGES_MAX: usize = 50;
 
 fn query(limit: u32) -> InstanceQuery {
-    InstanceQuery {
-        workflow: checkout(),
-        status: None,
-        before: None,
-        limit,
-    }
+    InstanceQuery { workflow: checkout(), status: None, before: None, limit }
 }
 
 impl Stage {
     async fn list(&self, query: InstanceQuery) -> (Vec<String>, Option<InstanceKey>) {
         let page = self.store.instances(query).await.expect("read");
         let last = page.last().map(|record| record.key);
-        (
-            page.iter().map(|record| record.id.to_string()).collect(),
-            last,
-        )
+        (page.iter().map(|record| record.id.to_string()).collect(), last)
     }
 }
 
@@ -109,10 +89,7 @@ pub async fn instances_are_listed_newest_first(stage: Stage) {
     stage.create_in("refund", &["x"]).await;
     stage.create("c").await;
     assert_eq!(stage.list(query(10)).await.0, ["c", "a", "b"]);
-    let nobody = InstanceQuery {
-        workflow: workflow("unknown"),
-        ..query(10)
-    };
+    let nobody = InstanceQuery { workflow: workflow("unknown"), ..query(10) };
     assert_eq!(stage.list(nobody).await, (vec![], None));
 }
 
@@ -130,10 +107,7 @@ pub async fn instances_can_be_listed_by_status(stage: Stage) {
         stage.with_status(status.as_str(), *status).await;
     }
     for status in InstanceStatus::ALL {
-        let only = InstanceQuery {
-            status: Some(*status),
-            ..query(10)
-        };
+        let only = InstanceQuery { status: Some(*status), ..query(10) };
         assert_eq!(stage.list(only).await.0, [status.as_str()]);
     }
 }
@@ -193,19 +167,12 @@ impl Stage {
             }
             Table::Events => {
                 let events = self.store.events(page).await.expect("read").into_iter();
-                events
-                    .map(|event| (event.payload.as_str().to_owned(), event.seq))
-                    .collect()
+                events.map(|event| (event.payload.as_str().to_owned(), event.seq)).collect()
             }
             Table::Logs => {
-                let user = LogFilter {
-                    category: Some("user".into()),
-                    ..LogFilter::default()
-                };
+                let user = LogFilter { category: Some("user".into()), ..LogFilter::default() };
                 let logs = self.store.logs(page, user).await.expect("read");
-                logs.into_iter()
-                    .map(|log| (log.line.message[1..].to_owned(), log.seq))
-                    .collect()
+                logs.into_iter().map(|log| (log.line.message[1..].to_owned(), log.seq)).collect()
             }
         };
         let last = rows.last().map(|(_, number)| *number);
@@ -224,11 +191,7 @@ pub async fn pages_forwards_lose_and_repeat_nothing_while_rows_are_added(stage: 
         let mut after = None;
         // Rows are added while the reader is on its way, and it sees them too.
         for page in 0..PAGES_MAX {
-            let query = PageQuery {
-                after,
-                limit: 2,
-                ..whole(key)
-            };
+            let query = PageQuery { after, limit: 2, ..whole(key) };
             let (rows, last) = stage.page(table, query).await;
             seen.extend(rows);
             let Some(last) = last else { break };
@@ -254,12 +217,7 @@ pub async fn pages_backwards_lose_and_repeat_nothing_while_rows_are_added(stage:
         let mut seen = Vec::new();
         let mut after = None;
         for _ in 0..PAGES_MAX {
-            let query = PageQuery {
-                after,
-                limit: 2,
-                descending: true,
-                ..whole(key)
-            };
+            let query = PageQuery { after, limit: 2, descending: true, ..whole(key) };
             let (rows, last) = stage.page(table, query).await;
             seen.extend(rows);
             let Some(last) = last else { break };
@@ -299,10 +257,7 @@ pub async fn log_lines_keep_every_field(stage: Stage) {
         created_at: stage.in_ms(-5),
     };
     let bare = stage.log_line(LogLevel::Debug, "user", "bare");
-    let boundary = Boundary {
-        logs: vec![full.clone(), bare.clone()],
-        ..boundary(key)
-    };
+    let boundary = Boundary { logs: vec![full.clone(), bare.clone()], ..boundary(key) };
     stage.commit(boundary).await;
     let logs = stage.logs("a").await;
     assert!(logs.iter().all(|log| log.run == 0));
@@ -317,10 +272,7 @@ pub async fn log_lines_are_in_order_of_insertion_whatever_their_time(stage: Stag
         ..stage.log_line(LogLevel::Info, "user", message)
     };
     for logs in [vec![line("1", 0), line("2", -500)], vec![line("3", -900)]] {
-        let boundary = Boundary {
-            logs,
-            ..boundary(key)
-        };
+        let boundary = Boundary { logs, ..boundary(key) };
         stage.commit(boundary).await;
     }
     let logs = stage.logs("a").await;
@@ -356,20 +308,11 @@ pub async fn logs_can_be_filtered_by_level_and_category(stage: Stage) {
         (LogLevel::Warn, "mail", "4"),
     ]
     .map(|(level, category, message)| stage.log_line(level, category, message));
-    let boundary = Boundary {
-        logs: logs.to_vec(),
-        ..boundary(key)
-    };
+    let boundary = Boundary { logs: logs.to_vec(), ..boundary(key) };
     stage.commit(boundary).await;
     let messages = async |level: Option<LogLevel>, category: Option<&str>, limit| {
-        let filter = LogFilter {
-            level,
-            category: category.map(Into::into),
-        };
-        let page = PageQuery {
-            limit,
-            ..whole(key)
-        };
+        let filter = LogFilter { level, category: category.map(Into::into) };
+        let page = PageQuery { limit, ..whole(key) };
         let logs = stage.store.logs(page, filter).await.expect("read");
         let messages = logs.iter().map(|log| log.line.message.to_string());
         messages.collect::<Vec<_>>().join(" ")

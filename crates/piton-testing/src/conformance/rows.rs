@@ -40,10 +40,7 @@ pub(crate) fn json(text: &str) -> Json {
 }
 
 pub(crate) fn new_instance(name: &str) -> NewInstance {
-    NewInstance {
-        id: id(name),
-        params: json("{\"cents\":100}"),
-    }
+    NewInstance { id: id(name), params: json("{\"cents\":100}") }
 }
 
 pub(crate) fn create_request(ids: &[&str], existing: Existing) -> CreateRequest {
@@ -71,10 +68,7 @@ pub(crate) fn claim_request(runner: &str, wanted: usize) -> ClaimRequest {
         runner: runner.into(),
         workflows: [checkout()].into(),
         wanted,
-        rules: ClaimRules {
-            lease: LEASE,
-            claims_without_progress_max: CLAIMS_MAX,
-        },
+        rules: ClaimRules { lease: LEASE, claims_without_progress_max: CLAIMS_MAX },
     }
 }
 
@@ -97,50 +91,31 @@ pub(crate) fn boundary(key: RunKey) -> Boundary {
         steps: Vec::new(),
         waits: Vec::new(),
         logs: Vec::new(),
-        next: Next::Continue {
-            bodies_running: false,
-        },
+        next: Next::Continue { bodies_running: false },
     }
 }
 
 /// A boundary in the middle of which other bodies run.
 pub(crate) fn boundary_with_bodies_running(key: RunKey) -> Boundary {
-    Boundary {
-        next: Next::Continue {
-            bodies_running: true,
-        },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Continue { bodies_running: true }, ..boundary(key) }
 }
 
 pub(crate) fn suspend(run_at: Timestamp) -> Next {
-    Next::Suspend {
-        run_at,
-        kind: TaskKind::Wake,
-    }
+    Next::Suspend { run_at, kind: TaskKind::Wake }
 }
 
 pub(crate) fn suspend_for_retry(run_at: Timestamp) -> Next {
-    Next::Suspend {
-        run_at,
-        kind: TaskKind::Retry,
-    }
+    Next::Suspend { run_at, kind: TaskKind::Retry }
 }
 
 pub(crate) fn complete(key: RunKey) -> Boundary {
     let output = json("\"done\"");
-    Boundary {
-        next: Next::Complete { output },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Complete { output }, ..boundary(key) }
 }
 
 pub(crate) fn fail(key: RunKey) -> Boundary {
     let error = RecordedError::new("CardDeclined", "no money");
-    Boundary {
-        next: Next::Fail { error },
-        ..boundary(key)
-    }
+    Boundary { next: Next::Fail { error }, ..boundary(key) }
 }
 
 impl Stage {
@@ -190,10 +165,8 @@ impl Stage {
     }
 
     pub(crate) fn sleep(&self, name: &str, position: u32, wake_at: Timestamp) -> StepWrite {
-        let record = StepRecord {
-            wake_at: Some(wake_at),
-            ..self.step(name, position, StepType::Sleep)
-        };
+        let record =
+            StepRecord { wake_at: Some(wake_at), ..self.step(name, position, StepType::Sleep) };
         new_row(record)
     }
 
@@ -232,16 +205,10 @@ impl Stage {
 }
 
 fn new_row(record: StepRecord) -> StepWrite {
-    StepWrite {
-        record,
-        row: RowState::New,
-    }
+    StepWrite { record, row: RowState::New }
 }
 
 /// The same wait on a later look: its row is stored.
 pub(crate) fn look_again(wait: WaitLook) -> WaitLook {
-    WaitLook {
-        row: RowState::Stored,
-        ..wait
-    }
+    WaitLook { row: RowState::Stored, ..wait }
 }

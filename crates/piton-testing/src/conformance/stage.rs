@@ -32,20 +32,13 @@ pub struct Stage {
 impl Stage {
     /// A stage for a fresh store whose only clock is `clock`.
     pub fn new(store: Arc<dyn Store>, clock: Arc<VirtualRuntime>) -> Self {
-        Self {
-            store,
-            clock,
-            _kept: None,
-        }
+        Self { store, clock, _kept: None }
     }
 
     /// Keeps something the store needs, such as a temporary directory, until the case is over.
     #[must_use]
     pub fn keeping(self, kept: impl Any + Send) -> Self {
-        Self {
-            _kept: Some(Box::new(kept)),
-            ..self
-        }
+        Self { _kept: Some(Box::new(kept)), ..self }
     }
 }
 
@@ -111,20 +104,11 @@ impl Stage {
 
     /// Creates an instance that is leased to its creator at once.
     pub(crate) async fn create_leased(&self, name: &str) -> RunKey {
-        let lease = Lease {
-            runner: "creator".into(),
-            span: LEASE,
-        };
-        let request = CreateRequest {
-            lease: Some(lease),
-            ..create_request(&[name], Existing::Refuse)
-        };
+        let lease = Lease { runner: "creator".into(), span: LEASE };
+        let request =
+            CreateRequest { lease: Some(lease), ..create_request(&[name], Existing::Refuse) };
         let created = self.store.create(request).await.expect("created");
-        RunKey {
-            instance: created[0].instance.key,
-            run: 0,
-            epoch: created[0].epoch,
-        }
+        RunKey { instance: created[0].instance.key, run: 0, epoch: created[0].epoch }
     }
 
     pub(crate) async fn send(&self, receiver: &str, event_type: &str) -> EventRecord {
@@ -134,10 +118,7 @@ impl Stage {
 
     /// Sends an event whose payload is `payload`.
     pub(crate) async fn send_payload(&self, receiver: &str, event_type: &str, payload: &str) {
-        let event = NewEvent {
-            payload: json(payload),
-            ..event(receiver, event_type)
-        };
+        let event = NewEvent { payload: json(payload), ..event(receiver, event_type) };
         self.store.send_event(event).await.expect("stored");
     }
 
@@ -222,11 +203,8 @@ impl Stage {
     pub(crate) async fn hibernating(&self, name: &str, ms: i64) -> WaitLook {
         let key = self.leased(name).await;
         let wait = self.wait("approval", 0, "approved", ms);
-        let boundary = Boundary {
-            waits: vec![wait.clone()],
-            next: suspend(self.in_ms(ms)),
-            ..boundary(key)
-        };
+        let boundary =
+            Boundary { waits: vec![wait.clone()], next: suspend(self.in_ms(ms)), ..boundary(key) };
         assert_eq!(self.committed(boundary).await, After::Suspended);
         look_again(wait)
     }
@@ -284,11 +262,7 @@ impl Stage {
 
     pub(crate) async fn run_key(&self, name: &str) -> RunKey {
         let record = self.view(name).await.record;
-        RunKey {
-            instance: record.key,
-            run: record.run,
-            epoch: 0,
-        }
+        RunKey { instance: record.key, run: record.run, epoch: 0 }
     }
 
     /// The steps of the current run.

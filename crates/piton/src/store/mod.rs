@@ -308,11 +308,7 @@ pub struct ClaimedRun {
 impl ClaimedRun {
     /// What every write for this run must carry.
     pub fn run_key(&self) -> RunKey {
-        RunKey {
-            instance: self.key,
-            run: self.task.run,
-            epoch: self.task.epoch,
-        }
+        RunKey { instance: self.key, run: self.task.run, epoch: self.task.epoch }
     }
 
     /// Nobody can have recorded a step: this is the first claim of the first run.
@@ -448,10 +444,7 @@ impl Observers {
         let living: Vec<Arc<dyn Observer>> = {
             let mut observers = self.lock();
             observers.retain(|observer| observer.strong_count() > 0);
-            observers
-                .iter()
-                .filter_map(std::sync::Weak::upgrade)
-                .collect()
+            observers.iter().filter_map(std::sync::Weak::upgrade).collect()
         };
         for hint in hints {
             for observer in &living {
@@ -461,8 +454,6 @@ impl Observers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<std::sync::Weak<dyn Observer>>> {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -34,11 +34,7 @@ impl KnownRun {
     pub(super) async fn key(&self, stage: &Stage) -> RunKey {
         let instance = stage.store.instance(self.workflow.clone(), self.id.clone());
         let view = instance.await.expect("read").expect("it was claimed");
-        RunKey {
-            instance: view.record.key,
-            run: self.run,
-            epoch: self.epoch,
-        }
+        RunKey { instance: view.record.key, run: self.run, epoch: self.epoch }
     }
 }
 
@@ -56,13 +52,7 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(left: Stage, right: Stage) -> Self {
         let (runs, trace) = (Vec::new(), Vec::new());
-        Self {
-            left,
-            right,
-            runs,
-            seq: 1_000,
-            trace,
-        }
+        Self { left, right, runs, seq: 1_000, trace }
     }
 
     /// Asks both; returns the left answer if the right one is the same.
@@ -124,10 +114,7 @@ impl Pair {
     }
 
     async fn create(&mut self, mut die: Die) -> Result<(), Difference> {
-        let lease = Lease {
-            runner: "creator".into(),
-            span: LEASE,
-        };
+        let lease = Lease { runner: "creator".into(), span: LEASE };
         let request = CreateRequest {
             workflow: workflow(die.pick(&WORKFLOWS)),
             instances: (0..=die.below(3)).map(|_| die.instance()).collect(),
@@ -202,9 +189,7 @@ impl Pair {
         let ask = async |stage: &Stage| {
             let answer = stage.store.claim(request.clone()).await;
             answer.map(|mut answer| {
-                answer
-                    .claimed
-                    .sort_by_key(|run| (run.workflow.clone(), run.id.clone()));
+                answer.claimed.sort_by_key(|run| (run.workflow.clone(), run.id.clone()));
                 answer
             })
         };
@@ -264,10 +249,8 @@ impl Pair {
         let answer = self.both(what, ask).await?;
         let still_held = matches!(
             answer,
-            Ok(Committed {
-                after: After::Continue | After::Drain,
-                ..
-            }) | Err(StoreError::Mutation(_))
+            Ok(Committed { after: After::Continue | After::Drain, .. })
+                | Err(StoreError::Mutation(_))
         );
         // Some stay, so that stale keys are used too.
         if !still_held && die.chance(70) {
@@ -309,8 +292,5 @@ impl Pair {
 }
 
 fn rules(claims_without_progress_max: u32) -> ClaimRules {
-    ClaimRules {
-        lease: LEASE,
-        claims_without_progress_max,
-    }
+    ClaimRules { lease: LEASE, claims_without_progress_max }
 }

@@ -52,17 +52,11 @@ impl Die {
         if self.chance(50) {
             return Mutation::SendEvent(self.event());
         }
-        Mutation::Create {
-            workflow: workflow(self.pick(&WORKFLOWS)),
-            instance: self.instance(),
-        }
+        Mutation::Create { workflow: workflow(self.pick(&WORKFLOWS)), instance: self.instance() }
     }
 
     pub(super) fn instance(&mut self) -> NewInstance {
-        NewInstance {
-            id: id(self.pick(&IDS)),
-            params: json(&self.below(1_000).to_string()),
-        }
+        NewInstance { id: id(self.pick(&IDS)), params: json(&self.below(1_000).to_string()) }
     }
 }
 
@@ -100,11 +94,9 @@ pub(super) fn boundary(
 /// Looks at a wait again, or gives a sleep or a failed attempt its outcome.
 fn go_on_with(boundary: &mut Boundary, stage: &Stage, step: &StepRecord, seq: u32, die: &mut Die) {
     match step.step_type {
-        StepType::WaitForEvent => boundary.waits.push(WaitLook {
-            record: step.clone(),
-            row: RowState::Stored,
-            seq,
-        }),
+        StepType::WaitForEvent => {
+            boundary.waits.push(WaitLook { record: step.clone(), row: RowState::Stored, seq })
+        }
         StepType::Do | StepType::Sleep => boundary.steps.push(StepWrite {
             record: StepRecord {
                 seq,
@@ -123,9 +115,7 @@ fn begin_step(boundary: &mut Boundary, stage: &Stage, position: u32, die: &mut D
     let at = stage.now().plus(span);
     match die.below(4) {
         0 => boundary.steps.push(stage.completed_step(&name, position)),
-        1 => boundary
-            .steps
-            .push(stage.failed_attempt(&name, position, at)),
+        1 => boundary.steps.push(stage.failed_attempt(&name, position, at)),
         2 => boundary.steps.push(stage.sleep(&name, position, at)),
         _ => {
             let event_type = die.pick(&TYPES);
@@ -137,18 +127,12 @@ fn begin_step(boundary: &mut Boundary, stage: &Stage, position: u32, die: &mut D
 
 fn next(stage: &Stage, die: &mut Die) -> Next {
     match die.below(20) {
-        0..9 => Next::Continue {
-            bodies_running: die.chance(50),
-        },
+        0..9 => Next::Continue { bodies_running: die.chance(50) },
         9..18 => Next::Suspend {
             run_at: stage.now().plus(die.ms(5_000)),
             kind: die.pick(&[TaskKind::Wake, TaskKind::Retry]),
         },
-        18 => Next::Complete {
-            output: json("\"done\""),
-        },
-        _ => Next::Fail {
-            error: RecordedError::new("CardDeclined", "no money"),
-        },
+        18 => Next::Complete { output: json("\"done\"") },
+        _ => Next::Fail { error: RecordedError::new("CardDeclined", "no money") },
     }
 }

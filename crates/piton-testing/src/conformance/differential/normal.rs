@@ -88,20 +88,13 @@ impl Normal for InstanceView {
 
 impl Normal for EventRecord {
     fn normal(&self) -> String {
-        debug(&EventRecord {
-            id: "".into(),
-            seq: 0,
-            ..self.clone()
-        })
+        debug(&EventRecord { id: "".into(), seq: 0, ..self.clone() })
     }
 }
 
 impl Normal for LogRecord {
     fn normal(&self) -> String {
-        let line = LogLine {
-            id: "".into(),
-            ..self.line.clone()
-        };
+        let line = LogLine { id: "".into(), ..self.line.clone() };
         format!("run {}: {line:?}", self.run)
     }
 }
@@ -148,13 +141,9 @@ impl Normal for Vec<InstanceKey> {
 
 impl Normal for Vec<Renewed> {
     fn normal(&self) -> String {
-        let renewed = self.iter().map(|renewed| Renewed {
-            key: RunKey {
-                instance: NO_KEY,
-                ..renewed.key
-            },
-            ..*renewed
-        });
+        let renewed = self
+            .iter()
+            .map(|renewed| Renewed { key: RunKey { instance: NO_KEY, ..renewed.key }, ..*renewed });
         debug(&renewed.collect::<Vec<_>>())
     }
 }
@@ -167,25 +156,14 @@ impl Normal for Committed {
 
 impl Normal for ClaimedRun {
     fn normal(&self) -> String {
-        debug(&ClaimedRun {
-            key: NO_KEY,
-            ..self.clone()
-        })
+        debug(&ClaimedRun { key: NO_KEY, ..self.clone() })
     }
 }
 
 impl Normal for ClaimAnswer {
     fn normal(&self) -> String {
-        let next = NextDue {
-            at: self.next_due_at,
-            now: self.now,
-        };
-        format!(
-            "at {}: {}, {}",
-            self.now,
-            lines(&self.claimed),
-            next.normal()
-        )
+        let next = NextDue { at: self.next_due_at, now: self.now };
+        format!("at {}: {}, {}", self.now, lines(&self.claimed), next.normal())
     }
 }
 

@@ -24,10 +24,7 @@ impl Pair {
     /// Reads all there is, in pages of a random size and direction.
     pub(super) async fn read_everything(&mut self, die: u64) -> Result<(), Difference> {
         let mut die = Die::new(die);
-        let walk = Walk {
-            limit: die.pick(&[1, 2, 3, 5, 100]),
-            descending: die.chance(50),
-        };
+        let walk = Walk { limit: die.pick(&[1, 2, 3, 5, 100]), descending: die.chance(50) };
         let workflows = || WORKFLOWS.map(workflow);
         let now = self.left.now();
         self.same("next due".to_owned(), async |stage: &Stage| {
@@ -47,10 +44,8 @@ impl Pair {
         walk: Walk,
     ) -> Result<(), Difference> {
         let what = format!("list {workflow}");
-        self.same(what, async |stage: &Stage| {
-            list(&*stage.store, workflow, walk.limit).await
-        })
-        .await?;
+        self.same(what, async |stage: &Stage| list(&*stage.store, workflow, walk.limit).await)
+            .await?;
         let what = format!("ended of {workflow}");
         self.same(what, async |stage: &Stage| {
             let all = list(&*stage.store, workflow, u32::MAX).await?;
@@ -77,12 +72,7 @@ impl Pair {
             return Ok(());
         };
         for run in 0..=view.record.run {
-            let run = KnownRun {
-                workflow: workflow.clone(),
-                id: id(name),
-                run,
-                epoch: 0,
-            };
+            let run = KnownRun { workflow: workflow.clone(), id: id(name), run, epoch: 0 };
             self.read_run(&run, walk).await?;
         }
         Ok(())

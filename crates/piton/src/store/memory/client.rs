@@ -86,10 +86,7 @@ impl Transaction<'_> {
         if let Some(lease) = lease {
             self.log(key, story::claimed(&lease.runner, task.epoch));
         }
-        Created {
-            instance: reading::record(self.instance(key)),
-            epoch: task.epoch,
-        }
+        Created { instance: reading::record(self.instance(key)), epoch: task.epoch }
     }
 
     pub(super) fn send_event(&mut self, event: NewEvent) -> Result<EventRecord, Refusal> {
@@ -188,11 +185,8 @@ impl Transaction<'_> {
 
     /// Opens the next run, empty, and says what is left to change.
     fn start_next_run(&mut self, key: InstanceKey) -> (Change, SystemLine) {
-        let task = lifecycle::restart(
-            self.instance(key).record.run,
-            self.state.task(key),
-            self.now,
-        );
+        let task =
+            lifecycle::restart(self.instance(key).record.run, self.state.task(key), self.now);
         let instance = self.instance_mut(key);
         let (status, error) = (instance.record.status, instance.record.error.as_ref());
         let line = story::restarted(task.run, status, error);
@@ -203,10 +197,7 @@ impl Transaction<'_> {
             error: None,
             completed_at: None,
         };
-        let change = Change {
-            task: TaskChange::Put(task),
-            instance: Some(active),
-        };
+        let change = Change { task: TaskChange::Put(task), instance: Some(active) };
         (change, line)
     }
 }

@@ -67,12 +67,8 @@ impl MemoryStore {
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, StoreError>,
     ) -> Answer<T> {
         let done = self.with_state(|state| {
-            let mut transaction = Transaction {
-                state,
-                ids: &self.ids,
-                now: self.runtime.now(),
-                hints: Vec::new(),
-            };
+            let mut transaction =
+                Transaction { state, ids: &self.ids, now: self.runtime.now(), hints: Vec::new() };
             let answer = work(&mut transaction)?;
             Ok((answer, transaction.hints))
         });
@@ -177,15 +173,11 @@ impl Store for MemoryStore {
     }
 
     fn steps(&self, page: PageQuery) -> Answer<Vec<StepRecord>> {
-        self.read_run(page.instance, page.run, |run| {
-            reading::page(&run.steps, page, |_| true)
-        })
+        self.read_run(page.instance, page.run, |run| reading::page(&run.steps, page, |_| true))
     }
 
     fn events(&self, page: PageQuery) -> Answer<Vec<EventRecord>> {
-        self.read_run(page.instance, page.run, |run| {
-            reading::page(&run.events, page, |_| true)
-        })
+        self.read_run(page.instance, page.run, |run| reading::page(&run.events, page, |_| true))
     }
 
     fn logs(&self, page: PageQuery, filter: LogFilter) -> Answer<Vec<LogRecord>> {
@@ -194,9 +186,7 @@ impl Store for MemoryStore {
             filter.level.is_none_or(|level| log.line.level == level)
                 && category.is_none_or(|category| log.line.category == *category)
         };
-        self.read_run(page.instance, page.run, |run| {
-            reading::page(&run.logs, page, keep)
-        })
+        self.read_run(page.instance, page.run, |run| reading::page(&run.logs, page, keep))
     }
 
     fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>> {

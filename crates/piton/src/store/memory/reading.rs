@@ -12,9 +12,7 @@ use crate::store::{InstanceQuery, InstanceView, PageQuery};
 /// The instance's row as readers see it: joined with what its task and its steps know.
 pub(super) fn record(instance: &Instance) -> InstanceRecord {
     let steps = instance.current_run().steps.values();
-    let updated_at = steps
-        .map(|step| step.updated_at)
-        .fold(instance.record.updated_at, Ord::max);
+    let updated_at = steps.map(|step| step.updated_at).fold(instance.record.updated_at, Ord::max);
     InstanceRecord {
         updated_at,
         pause_requested: instance.task().is_some_and(|task| task.pause_requested),
@@ -40,10 +38,7 @@ pub(super) fn instance(
     id: &InstanceId,
 ) -> Option<InstanceView> {
     let instance = &state.instances[&state.key_of(workflow, id)?];
-    Some(InstanceView {
-        record: record(instance),
-        waiting_for: waiting_for(instance).cloned(),
-    })
+    Some(InstanceView { record: record(instance), waiting_for: waiting_for(instance).cloned() })
 }
 
 pub(super) fn instances(state: &State, query: &InstanceQuery) -> Vec<InstanceRecord> {
@@ -54,11 +49,7 @@ pub(super) fn instances(state: &State, query: &InstanceQuery) -> Vec<InstanceRec
     let newest_first = workflow.keys.range(..before).rev();
     newest_first
         .map(|key| &state.instances[key])
-        .filter(|instance| {
-            query
-                .status
-                .is_none_or(|status| instance.record.status == status)
-        })
+        .filter(|instance| query.status.is_none_or(|status| instance.record.status == status))
         .take(query.limit as usize)
         .map(record)
         .collect()

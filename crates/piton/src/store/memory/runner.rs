@@ -30,19 +30,13 @@ impl Transaction<'_> {
                 claimed.extend(self.claim_one(key, request));
             }
         }
-        ClaimAnswer {
-            now: self.now,
-            claimed,
-            next_due_at: self.next_due_at(&request.workflows),
-        }
+        ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
     }
 
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
         let due = self.state.due_tasks(workflows, self.now, wanted);
-        let oldest_new_waited = due
-            .new
-            .first()
-            .map_or(Span::ZERO, |(due_at, _)| self.now.since(*due_at));
+        let oldest_new_waited =
+            due.new.first().map_or(Span::ZERO, |(due_at, _)| self.now.since(*due_at));
         let (resuming, new) =
             claim::share(wanted, due.resuming.len(), due.new.len(), oldest_new_waited);
         let resuming = due.resuming.iter().take(resuming);
@@ -96,17 +90,14 @@ impl Transaction<'_> {
 
     pub(super) fn next_due_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
         let known = workflows.iter();
-        known
-            .filter_map(|name| self.state.workflows.get(name)?.next_due_at())
-            .min()
+        known.filter_map(|name| self.state.workflows.get(name)?.next_due_at()).min()
     }
 
     pub(super) fn commit(&mut self, boundary: Boundary) -> Result<Committed, StoreError> {
         let key = boundary.key.instance;
         let task = boundary::guard(self.state.task(key), &boundary.key)
             .map_err(|Fenced| StoreError::Fenced)?;
-        self.check_mutations(&boundary.mutations)
-            .map_err(StoreError::Mutation)?;
+        self.check_mutations(&boundary.mutations).map_err(StoreError::Mutation)?;
         self.check_rows(&boundary)?;
 
         // Everything is checked: from here on nothing fails.
@@ -128,11 +119,7 @@ impl Transaction<'_> {
             self.log(key, story::paused());
         }
         self.apply(key, task, instance);
-        Ok(Committed {
-            now: self.now,
-            after,
-            settled,
-        })
+        Ok(Committed { now: self.now, after, settled })
     }
 
     /// Refuses mutations that cannot all be applied in their order.
@@ -245,17 +232,8 @@ impl Transaction<'_> {
                 continue;
             };
             let pause_requested = task.pause_requested;
-            self.put_task(
-                key.instance,
-                Task {
-                    lease_until,
-                    ..task
-                },
-            );
-            renewed.push(Renewed {
-                key,
-                pause_requested,
-            });
+            self.put_task(key.instance, Task { lease_until, ..task });
+            renewed.push(Renewed { key, pause_requested });
         }
         renewed
     }

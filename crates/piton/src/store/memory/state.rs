@@ -35,20 +35,13 @@ type Queue = BTreeSet<(Timestamp, InstanceKey)>;
 
 impl Workflow {
     fn queue_of(&mut self, task: &Task) -> &mut Queue {
-        if task.kind.is_resuming() {
-            &mut self.resuming
-        } else {
-            &mut self.new
-        }
+        if task.kind.is_resuming() { &mut self.resuming } else { &mut self.new }
     }
 
     /// When the earliest task can be claimed.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
         let first = |queue: &Queue| queue.first().map(|(at, _)| *at);
-        first(&self.resuming)
-            .into_iter()
-            .chain(first(&self.new))
-            .min()
+        first(&self.resuming).into_iter().chain(first(&self.new)).min()
     }
 }
 
@@ -205,8 +198,7 @@ impl Run {
     }
 
     pub(super) fn waits_for(&self, event_type: &EventType) -> bool {
-        self.waiting_steps()
-            .any(|step| step.event_type.as_ref() == Some(event_type))
+        self.waiting_steps().any(|step| step.event_type.as_ref() == Some(event_type))
     }
 
     pub(super) fn put_event(&mut self, event: EventRecord) {
@@ -218,14 +210,9 @@ impl Run {
     /// The oldest undelivered event that counts for this wait: of its type, arrived by its deadline.
     pub(super) fn event_for(&self, wait: &StepRecord) -> Option<&EventRecord> {
         let undelivered = self.undelivered.get(wait.event_type.as_ref()?)?;
-        let in_time = |event: &&EventRecord| {
-            wait.wake_at
-                .is_none_or(|deadline| event.created_at <= deadline)
-        };
-        undelivered
-            .iter()
-            .map(|seq| &self.events[seq])
-            .find(in_time)
+        let in_time =
+            |event: &&EventRecord| wait.wake_at.is_none_or(|deadline| event.created_at <= deadline);
+        undelivered.iter().map(|seq| &self.events[seq]).find(in_time)
     }
 
     pub(super) fn deliver(&mut self, seq: u64, consumer: StepName, now: Timestamp) {
