@@ -126,8 +126,8 @@ impl Runtime for VirtualRuntime {
         lock(&self.clock).wall
     }
 
-    fn monotonic_ms(&self) -> u64 {
-        lock(&self.clock).monotonic_ms
+    fn monotonic_us(&self) -> u64 {
+        lock(&self.clock).monotonic_ms * 1_000
     }
 
     fn random_u64(&self) -> u64 {
@@ -209,8 +209,8 @@ impl Runtime for OffsetView {
         self.base.now().plus(self.skew)
     }
 
-    fn monotonic_ms(&self) -> u64 {
-        self.base.monotonic_ms()
+    fn monotonic_us(&self) -> u64 {
+        self.base.monotonic_us()
     }
 
     fn random_u64(&self) -> u64 {
@@ -275,10 +275,10 @@ mod tests {
     #[test]
     fn time_stands_still_until_it_is_advanced() {
         let runtime = VirtualRuntime::new(0);
-        assert_eq!((runtime.now(), runtime.monotonic_ms()), (START, 0));
+        assert_eq!((runtime.now(), runtime.monotonic_us()), (START, 0));
         runtime.advance(SECOND);
         assert_eq!(runtime.now(), START.plus(SECOND));
-        assert_eq!(runtime.monotonic_ms(), 1_000);
+        assert_eq!(runtime.monotonic_us(), 1_000_000);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         let mut sleep = runtime.sleep(SECOND);
         for time in [START.plus(seconds(3_600)), START.plus(seconds(-3_600))] {
             runtime.set_time(time);
-            assert_eq!((runtime.now(), runtime.monotonic_ms()), (time, 0));
+            assert_eq!((runtime.now(), runtime.monotonic_us()), (time, 0));
             assert!(!is_done(&mut sleep));
             assert_eq!(runtime.next_sleep_at(), Some(time.plus(SECOND)));
         }
@@ -381,7 +381,7 @@ mod tests {
         runtime.advance(SECOND);
         assert!(is_done(&mut sleep));
         assert_eq!(skewed.now(), START.plus(seconds(-599)));
-        assert_eq!(skewed.monotonic_ms(), 1_000);
+        assert_eq!(skewed.monotonic_us(), 1_000_000);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::fmt;
 use piton_core::record::RecordedError;
 use piton_core::{Code, DurationError, Refusal};
 
+use crate::store::StoreError;
+
 /// What a Piton function returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -160,16 +162,22 @@ impl Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 
-    pub(crate) fn has_code(&self, code: Code) -> bool {
-        self.code() == Some(code.as_str())
-    }
-
     pub(crate) fn store(message: impl Into<String>) -> Self {
         Self::build(ErrorKind::Store, message.into(), true).coded(Code::StoreUnavailable)
     }
 
     pub(crate) fn store_unusable(message: impl Into<String>) -> Self {
         Self::build(ErrorKind::Store, message.into(), false).coded(Code::StoreUnusable)
+    }
+
+    fn from_store(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(refusal) => refusal.into(),
+            StoreError::Unavailable(_) | StoreError::Fenced | StoreError::Mutation(_) => {
+                Self::store(error.to_string())
+            }
+            StoreError::Failed(_) => Self::store_unusable(error.to_string()),
+        }
     }
 
     pub(crate) fn shutting_down() -> Self {
@@ -238,13 +246,16 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
         }
         match boxed.downcast::<AsStd>() {
             Ok(own) => own.0,
-            Err(boxed) => Self::wrap(boxed),
+            Err(boxed) => match boxed.downcast::<StoreError>() {
+                Ok(error) => Self::from_store(*error),
+                Err(boxed) => Self::wrap(boxed),
+            },
         }
     }
 }
 
 /// `INVALID_STEP_NAME` is recorded under the name `InvalidStepName`.
-fn refusal_name(code: Code) -> String {
+pub(crate) fn refusal_name(code: Code) -> String {
     let words = code.as_str().split('_');
     let capital = |word: &str| word[..1].to_owned() + &word[1..].to_ascii_lowercase();
     words.map(capital).collect()

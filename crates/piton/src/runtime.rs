@@ -22,8 +22,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// The wall clock. It may jump in either direction.
     fn now(&self) -> Timestamp;
 
-    /// A clock that never goes back, in milliseconds from some fixed moment.
-    fn monotonic_ms(&self) -> u64;
+    /// A clock that never goes back, in microseconds from some fixed moment.
+    fn monotonic_us(&self) -> u64;
 
     /// Sixty-four random bits.
     fn random_u64(&self) -> u64;
@@ -97,8 +97,8 @@ impl Runtime for TokioRuntime {
         SystemTime::now().into()
     }
 
-    fn monotonic_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn monotonic_us(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     fn random_u64(&self) -> u64 {

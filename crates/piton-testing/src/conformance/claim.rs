@@ -160,6 +160,15 @@ pub async fn resumed_and_retried_work_is_resuming_work(stage: Stage) {
     assert_eq!(stage.claim_ids(2).await, ["resumed", "retried"]);
 }
 
+pub async fn a_lease_that_ran_out_is_resuming_work(stage: Stage) {
+    stage.leased("orphan").await;
+    stage.advance_ms(LEASE.as_millis() - 2);
+    stage.sleeping("woken", 1).await;
+    stage.create("new").await;
+    stage.advance_ms(2);
+    assert_eq!(stage.claim_ids(ALL).await, ["orphan", "woken", "new"]);
+}
+
 pub async fn new_work_that_waited_too_long_gets_a_quarter_of_every_claim(stage: Stage) {
     let ids: Vec<String> = (0..20).map(|n| format!("woken-{n}")).collect();
     for name in &ids {

@@ -327,15 +327,21 @@ pub async fn logs_can_be_filtered_by_level_and_category(stage: Stage) {
     assert_eq!(first, "2", "the limit counts what passes the filter");
 }
 
-pub async fn lines_can_be_added_to_a_run_that_is_not_held(stage: Stage) {
+pub async fn lines_can_be_added_to_a_live_run_that_is_not_held(stage: Stage) {
     let key = stage.leased("a").await;
+    let append = |message| {
+        let line = stage.log_line(LogLevel::Warn, SYSTEM_CATEGORY, message);
+        stage.store.append_logs(key.instance, key.run, vec![line])
+    };
+    append("fenced").await.expect("appended");
+    let last = async || {
+        let logs = stage.store.logs(whole(key), LogFilter::default()).await.expect("read");
+        logs.last().expect("there is one").line.message.to_string()
+    };
+    assert_eq!(last().await, "fenced");
     stage.steer("a", Action::Restart).await;
-    let line = stage.log_line(LogLevel::Warn, SYSTEM_CATEGORY, "fenced");
-    let appended = stage.store.append_logs(key.instance, 0, vec![line]);
-    appended.await.expect("appended");
-    let logs = stage.store.logs(whole(key), LogFilter::default());
-    let logs = logs.await.expect("read");
-    assert_eq!(&*logs.last().expect("added").line.message, "fenced");
+    append("too late").await.expect("ignored");
+    assert_eq!(last().await, "fenced", "a superseded run never changes");
     assert_eq!(stage.story("a").await.len(), 1, "the new run has its own");
 }
 

@@ -258,9 +258,13 @@ impl Transaction<'_> {
         run_number: RunNumber,
         lines: Vec<LogLine>,
     ) {
+        // Ended and superseded runs never change.
+        let current = self.state.task(key).is_some_and(|task| task.run == run_number);
+        if !current {
+            return;
+        }
         let instance = self.state.instances.get_mut(&key);
         let run = instance.and_then(|instance| instance.run_mut(run_number));
-        // Lines of a run that never was have no reader.
         let Some(run) = run else { return };
         for line in lines {
             run.append_log(run_number, line);

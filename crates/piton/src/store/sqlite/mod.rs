@@ -1,4 +1,313 @@
-//! stub
-/// Stub.
-#[derive(Debug)]
-pub struct SqliteStore;
+//! The embedded store: one SQLite file, one process.
+//!
+//! The life of a request:
+//!
+//! ```text
+//!  create, event, steer, claim, boundary, renew …          instance, steps, logs …
+//!        │ bounded queue (writer.rs)                              │ bounded queue (reader.rs)
+//!        ▼                                                        ▼
+//!  piton-writer, the only write connection                 piton-reader-0, -1, `query_only`
+//!   1 take everything that is queued                        1 BEGIN
+//!   2 BEGIN IMMEDIATE                                       2 queries
+//!   3 run each request (request.rs): read the rows,         3 COMMIT, answer
+//!     ask piton_core, write what it says
+//!   4 COMMIT: one fsync for all of them
+//!   5 answer each, tell the observers
+//! ```
+//!
+//! What happens inside a transaction is in one file per duty (`create`, `claim`, `commit`, `steer`, `lease`,
+//! `mutate`), the SQL in one file per table (`instance`, `task`, `step`, `event`, `log`).
+//!
+//! What it promises and how:
+//!
+//! - **An answer is durable.** WAL with `synchronous=FULL`; answers leave after the COMMIT (rule R1).
+//! - **A refused request has written nothing.** Everything is checked before the first write; only requests that
+//!   can fail later run in a savepoint.
+//! - **A failed statement concerns the whole batch**: it is rolled back and nobody is acknowledged. After a failed
+//!   commit or I/O error the store answers nothing any more: an fsync that failed is never tried again, because the
+//!   operating system may have dropped the pages it could not write.
+//! - **One process.** The lock file proves it, so that leases found at start are released at once.
+
+mod batch;
+mod cells;
+mod claim;
+mod commit;
+mod create;
+mod event;
+mod instance;
+mod lease;
+mod lock;
+mod log;
+mod migrate;
+mod mutate;
+mod open;
+mod reader;
+mod request;
+mod statements;
+mod steer;
+mod step;
+mod task;
+mod trouble;
+mod view;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+
+use piton_core::record::{
+    EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
+};
+use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::mpsc;
+
+use self::batch::Batch;
+use self::lock::LockFile;
+use self::reader::ReadQueue;
+use self::request::{Job, Lines, Request, Steering};
+use self::statements::Statements;
+use self::trouble::Outcome;
+use self::writer::{Failed, QUEUE_MAX, Writer};
+use super::{
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
+    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
+    Store, StoreError,
+};
+use crate::Error;
+use crate::runtime::{Ids, Runtime};
+
+/// A store in one SQLite file.
+pub struct SqliteStore {
+    requests: mpsc::Sender<Request>,
+    reads: ReadQueue,
+    observers: Arc<Observers>,
+    failed: Failed,
+    /// Answers when the writer thread is done.
+    writer: Option<thread::JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SqliteStore")
+    }
+}
+
+impl SqliteStore {
+    /// Opens the database at `path`, creating it if there is none, and releases the leases a crash left behind.
+    ///
+    /// Blocks: call it where blocking is fine.
+    ///
+    /// # Errors
+    ///
+    /// `STORE_UNUSABLE`, saying what is wrong with the path, the file or its version, and what to do about it.
+    pub fn open(path: &Path, runtime: Arc<dyn Runtime>) -> crate::Result<Arc<Self>> {
+        let path = open::resolve(path)?;
+        let lock = LockFile::take(&path)?;
+        open::create_file(&path)?;
+        let conn = open::connect(&path)?;
+        let version = migrate::check(&conn, &path)?;
+        open::configure_writer(&conn)?;
+        let ids = Ids::new(runtime.clone());
+        start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
+            Error::store_unusable(format!("cannot use {}: {error}", path.display()))
+        })?;
+        let readers = reader::start(&path)?;
+        let reads = readers.queue();
+
+        let (requests, queue) = mpsc::channel(QUEUE_MAX);
+        let observers = Arc::new(Observers::default());
+        let failed = Failed::new(OnceLock::new());
+        let writer = Writer {
+            conn,
+            requests: queue,
+            runtime,
+            ids,
+            observers: observers.clone(),
+            failed: failed.clone(),
+            readers,
+            lock,
+        };
+        let writer = thread::Builder::new()
+            .name("piton-writer".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
+        Ok(Arc::new(Self { requests, reads, observers, failed, writer: Some(writer) }))
+    }
+
+    /// Sends a request to the writer and waits for its answer.
+    fn write<I, O>(&self, input: I, request: fn(Job<I, O>) -> Request) -> Answer<O>
+    where
+        I: Send + 'static,
+        O: Send + 'static,
+    {
+        let (requests, failed) = (self.requests.clone(), self.failed.clone());
+        Box::pin(async move {
+            let (job, answered) = Job::new(input);
+            if requests.send(request(job)).await.is_err() {
+                return Err(gone(&failed));
+            }
+            answered.await.unwrap_or_else(|_| Err(gone(&failed)))
+        })
+    }
+
+    /// Runs a read on one of the readers.
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Statements<'_>) -> Outcome<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (reads, failed) = (self.reads.clone(), self.failed.clone());
+        Box::pin(async move {
+            if failed.get().is_some() {
+                return Err(gone(&failed));
+            }
+            reads.run(work).await.unwrap_or_else(|| Err(gone(&failed)))
+        })
+    }
+}
+
+/// Why nobody answers.
+fn gone(failed: &Failed) -> StoreError {
+    match failed.get() {
+        Some(failure) => failure.to_error(),
+        None => StoreError::Unavailable("the store is closed".to_owned()),
+    }
+}
+
+/// The first transaction: the newest schema, and no lease of a process that is gone.
+fn start_up(conn: &Connection, version: i32, ids: &Ids, now: Timestamp) -> Result<(), StoreError> {
+    let run = || -> Outcome<()> {
+        let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+        migrate::migrate(&tx, version)?;
+        lease::release_all(&mut Batch {
+            db: &mut Statements::of(conn),
+            tx: &tx,
+            now,
+            ids,
+            hints: &mut Vec::new(),
+            rows_undone: 0,
+        })?;
+        Ok(tx.commit()?)
+    };
+    run().map_err(StoreError::from)
+}
+
+impl Drop for SqliteStore {
+    /// Waits for the writer to finish what it accepted, so that whoever opens the file next finds it free.
+    fn drop(&mut self) {
+        let (job, _) = Job::new(());
+        // A full queue holds requests of callers who are gone; the thread ends when it has served them.
+        let asked = self.requests.try_send(Request::Close(job)).is_ok();
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        // The last owner may be an observer that the writer itself is telling something.
+        if asked && writer.thread().id() != thread::current().id() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Store for SqliteStore {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn observe(&self, observer: Weak<dyn Observer>) {
+        self.observers.add(observer);
+    }
+
+    fn create(&self, request: CreateRequest) -> Answer<Vec<Created>> {
+        self.write(request, Request::Create)
+    }
+
+    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
+        self.write(event, Request::SendEvent)
+    }
+
+    fn steer(
+        &self,
+        workflow: WorkflowName,
+        id: InstanceId,
+        action: Action,
+    ) -> Answer<InstanceRecord> {
+        let steering = Steering { workflow, id, action };
+        self.write(steering, Request::Steer)
+    }
+
+    fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.write(request, Request::Claim)
+    }
+
+    fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
+        self.read(move |db| step::of_run(db, instance, run))
+    }
+
+    fn commit(&self, boundary: Boundary) -> Answer<Committed> {
+        self.write(boundary, Request::Commit)
+    }
+
+    fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
+        self.write((keys, lease), Request::Renew)
+    }
+
+    fn release(&self, keys: Vec<RunKey>) -> Answer<()> {
+        self.write(keys, Request::Release)
+    }
+
+    fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |db| task::next_due_at(db, &workflows))
+    }
+
+    fn append_logs(
+        &self,
+        instance: InstanceKey,
+        run: RunNumber,
+        lines: Vec<LogLine>,
+    ) -> Answer<()> {
+        let lines = Lines { instance, run, lines };
+        self.write(lines, Request::AppendLogs)
+    }
+
+    fn instance(&self, workflow: WorkflowName, id: InstanceId) -> Answer<Option<InstanceView>> {
+        self.read(move |db| view::instance(db, &workflow, &id))
+    }
+
+    fn instances(&self, query: InstanceQuery) -> Answer<Vec<InstanceRecord>> {
+        self.read(move |db| instance::page(db, &query))
+    }
+
+    fn steps(&self, page: PageQuery) -> Answer<Vec<StepRecord>> {
+        self.read(move |db| step::page(db, &page))
+    }
+
+    fn events(&self, page: PageQuery) -> Answer<Vec<EventRecord>> {
+        self.read(move |db| event::page(db, &page))
+    }
+
+    fn logs(&self, page: PageQuery, filter: LogFilter) -> Answer<Vec<LogRecord>> {
+        self.read(move |db| log::page(db, &page, &filter))
+    }
+
+    fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>> {
+        self.read(move |db| view::ended(db, &instances))
+    }
+
+    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(task::backlog)
+    }
+
+    fn close(&self) -> Answer<()> {
+        let closing = self.write((), Request::Close);
+        Box::pin(async move {
+            match closing.await {
+                // Closed before: that is what was asked for.
+                Err(StoreError::Unavailable(_)) => Ok(()),
+                answer => answer,
+            }
+        })
+    }
+}

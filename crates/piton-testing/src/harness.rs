@@ -1,0 +1,251 @@
+//! An engine on a virtual clock that moves only when the test says so.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use piton::runtime::Runtime;
+use piton::store::{MemoryStore, SqliteStore, Store};
+use piton::{Engine, EngineBuilder, InstanceHandle, Registration, Result, WorkflowHandle};
+use piton_core::{IntoSpan, Span, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::VirtualRuntime;
+
+/// Which store a harness works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// In memory.
+    Memory,
+    /// A SQLite file in a temporary directory.
+    Sqlite,
+}
+
+/// How many runs one tick of a harness advances at most.
+const TICK_RUNS_MAX: usize = 10_000;
+
+/// How many ticks make `run_until_idle` give up: a workflow that never rests is a bug in the test.
+const IDLE_TICKS_MAX: usize = 100_000;
+
+/// An engine without a background runner, on a virtual clock and seeded randomness.
+///
+/// # Example
+///
+/// ```
+/// use piton::prelude::*;
+/// use piton_testing::Harness;
+///
+/// async fn nap(_: Event<()>, step: &Step) -> Result<&'static str> {
+///     step.sleep("a year", "365 days").await?;
+///     Ok("rested")
+/// }
+/// # async fn nap_owned(e: Event<()>, s: &Step) -> Result<String> { nap(e, s).await.map(String::from) }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let harness = Harness::memory([workflow("nap", nap_owned)]).await?;
+/// let instance = harness.create("nap", ()).await?;
+/// harness.run_until_idle().await?;
+/// harness.advance("365 days");
+/// harness.run_until_idle().await?;
+/// assert_eq!(instance.result().await?, "rested");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Harness {
+    engine: Engine,
+    store: Arc<dyn Store>,
+    runtime: Arc<VirtualRuntime>,
+    directory: Option<tempfile::TempDir>,
+}
+
+impl Harness {
+    /// A harness on the in-memory store.
+    ///
+    /// # Errors
+    ///
+    /// If a workflow's name is not valid.
+    pub async fn memory(workflows: impl IntoIterator<Item = Registration>) -> Result<Self> {
+        Self::on(StoreKind::Memory, workflows).await
+    }
+
+    /// A harness on a store of the given kind.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened or a workflow's name is not valid.
+    pub async fn on(
+        kind: StoreKind,
+        workflows: impl IntoIterator<Item = Registration>,
+    ) -> Result<Self> {
+        Self::with(kind, workflows, |builder| builder).await
+    }
+
+    /// A harness with an engine configured by `configure`.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened or the configuration is not valid.
+    pub async fn with(
+        kind: StoreKind,
+        workflows: impl IntoIterator<Item = Registration>,
+        configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
+    ) -> Result<Self> {
+        let runtime = VirtualRuntime::new(1);
+        let directory = match kind {
+            StoreKind::Memory => None,
+            StoreKind::Sqlite => Some(tempfile::tempdir()?),
+        };
+        let store = open(directory.as_ref().map(database), &runtime)?;
+        let engine = start(&store, &runtime, workflows, configure).await?;
+        Ok(Self { engine, store, runtime, directory })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The store, for looking at rows and for acting as another runner.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    /// The virtual world.
+    pub fn runtime(&self) -> &Arc<VirtualRuntime> {
+        &self.runtime
+    }
+
+    /// A handle to a workflow.
+    ///
+    /// # Errors
+    ///
+    /// If it is not registered, or with other types.
+    pub fn workflow<P: 'static, O: 'static>(&self, name: &str) -> Result<WorkflowHandle<P, O>> {
+        self.engine.workflow(name)
+    }
+
+    /// Creates an instance.
+    ///
+    /// # Errors
+    ///
+    /// As [`WorkflowHandle::create`].
+    pub async fn create<P, O>(&self, workflow: &str, params: P) -> Result<InstanceHandle<O>>
+    where
+        P: Serialize + Send + 'static,
+        O: DeserializeOwned + 'static,
+    {
+        self.workflow::<P, O>(workflow)?.create(params).await
+    }
+
+    /// Advances every due run as far as it goes, once. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn tick(&self) -> Result<usize> {
+        Ok(self.engine.tick(TICK_RUNS_MAX).await?.processed)
+    }
+
+    /// Ticks until nothing is due at this moment of virtual time. Returns how many runs were advanced.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    ///
+    /// # Panics
+    ///
+    /// If there is no end to it.
+    pub async fn run_until_idle(&self) -> Result<usize> {
+        let mut processed = 0;
+        for _ in 0..IDLE_TICKS_MAX {
+            match self.tick().await? {
+                0 => return Ok(processed),
+                more => processed += more,
+            }
+        }
+        panic!("still not idle after {IDLE_TICKS_MAX} ticks");
+    }
+
+    /// Moves the virtual clock.
+    ///
+    /// # Panics
+    ///
+    /// If `span` is not a duration.
+    pub fn advance(&self, span: impl IntoSpan) {
+        self.runtime.advance(span.into_span().expect("a duration, like \"1 hour\""));
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        self.runtime.now()
+    }
+
+    /// Jumps over all waits until nothing is left to wait for.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn run_to_end(&self) -> Result<()> {
+        loop {
+            self.run_until_idle().await?;
+            let Some(next) = self.engine.next_wake_at().await? else {
+                return Ok(());
+            };
+            self.runtime.advance(next.since(self.now()).max(Span::ZERO));
+        }
+    }
+
+    /// Stops this process as `kill -9` would and starts another on the same data, with the workflows of
+    /// the next deploy.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened again.
+    pub async fn crash_and_restart(
+        self,
+        workflows: impl IntoIterator<Item = Registration>,
+    ) -> Result<Self> {
+        let Self { engine, mut store, runtime, directory } = self;
+        drop(engine);
+        if let Some(directory) = &directory {
+            // Closing waits for the lock on the file to be gone; what was not committed is lost all the same.
+            store.close().await.ok();
+            drop(store);
+            store = open(Some(database(directory)), &runtime)?;
+        }
+        let engine = start(&store, &runtime, workflows, |builder| builder).await?;
+        Ok(Self { engine, store, runtime, directory })
+    }
+}
+
+fn database(directory: &tempfile::TempDir) -> PathBuf {
+    directory.path().join("test.db")
+}
+
+fn open(path: Option<PathBuf>, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
+    let runtime: Arc<dyn Runtime> = Arc::clone(runtime) as _;
+    Ok(match path {
+        None => MemoryStore::new(runtime),
+        Some(path) => SqliteStore::open(&path, runtime)?,
+    })
+}
+
+async fn start(
+    store: &Arc<dyn Store>,
+    runtime: &Arc<VirtualRuntime>,
+    workflows: impl IntoIterator<Item = Registration>,
+    configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
+) -> Result<Engine> {
+    let builder =
+        Engine::builder_with_store(Arc::clone(store)).runtime(Arc::clone(runtime) as _).no_runner();
+    let builder = workflows.into_iter().fold(builder, EngineBuilder::register);
+    configure(builder).start().await
+}
+
+impl fmt::Debug for Harness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Harness").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Creating instances, one or many.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use piton_core::lifecycle::first_task;
+use piton_core::{Code, InstanceId, Json, Refusal};
+use serde::Serialize;
+
+use super::{InstanceHandle, WorkflowHandle};
+use crate::pass::Asked;
+use crate::runtime::BoxFuture;
+use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
+use crate::{Result, codec};
+
+/// An instance to be created by [`WorkflowHandle::create_batch`].
+#[derive(Clone, Debug)]
+pub struct BatchItem<P> {
+    /// Its id.
+    pub id: String,
+    /// Its params.
+    pub params: P,
+}
+
+impl<P> BatchItem<P> {
+    /// An instance with this id and these params.
+    pub fn new(id: impl Into<String>, params: P) -> Self {
+        Self { id: id.into(), params }
+    }
+}
+
+/// An instance in the making; await it to create it.
+#[must_use = "an instance is created when this is awaited"]
+pub struct Create<P, O> {
+    workflow: WorkflowHandle<P, O>,
+    params: P,
+    id: Option<String>,
+}
+
+impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
+    /// Creates an instance, with an id of its own unless [`Create::id`] gives one.
+    ///
+    /// When the handle is there the instance is durable. It starts at once if this process has a runner
+    /// with room for it.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// let instance = noop.create(()).id("order-123").await?;
+    /// assert_eq!(instance.id(), "order-123");
+    /// let again = noop.create(()).id("order-123").await.unwrap_err();
+    /// assert_eq!(again.code(), Some("INSTANCE_ID_ALREADY_EXISTS"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create(&self, params: P) -> Create<P, O> {
+        Create { workflow: self.clone(), params, id: None }
+    }
+
+    /// Creates up to 100 instances in one transaction.
+    ///
+    /// Ids that exist are skipped and left out of the answer; so are repeats within the batch. Anything
+    /// invalid refuses the whole batch.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::BatchItem;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).id("a").await?;
+    /// let created = noop.create_batch(["a", "b", "b", "c"].map(|id| BatchItem::new(id, ()))).await?;
+    /// let ids: Vec<_> = created.iter().map(|instance| instance.id()).collect();
+    /// assert_eq!(ids, ["b", "c"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_INSTANCE_ID`, `WORKFLOW_PARAMS_INVALID`, `PAYLOAD_TOO_LARGE`, `VALIDATION_ERROR` for too many.
+    pub async fn create_batch(
+        &self,
+        batch: impl IntoIterator<Item = BatchItem<P>>,
+    ) -> Result<Vec<InstanceHandle<O>>> {
+        let (mut seen, mut instances, mut count) = (HashSet::new(), Vec::new(), 0_usize);
+        let max = self.limits().batch_max;
+        for BatchItem { id, params } in batch {
+            count += 1;
+            if count > max {
+                let message =
+                    format!("a batch has more than {max} instances (batch_max); split it");
+                return Err(Refusal::new(Code::ValidationError, message).into());
+            }
+            let instance = self.new_instance(Some(&id), &params)?;
+            if seen.insert(instance.id.clone()) {
+                instances.push(instance);
+            }
+        }
+        if instances.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (workflow, existing) = (self.name.clone(), Existing::Skip);
+        let request = CreateRequest { workflow, instances, existing, lease: None };
+        let created = self.shared.store.create(request).await?;
+        Ok(created.into_iter().map(|c| self.handle(c.instance.id, c.instance.key)).collect())
+    }
+
+    fn new_instance(&self, id: Option<&str>, params: &P) -> Result<NewInstance> {
+        let id = match id {
+            Some(id) => InstanceId::parse(id, self.limits())?,
+            None => InstanceId::from_stored(self.shared.ids.next("inst")),
+        };
+        let what = || format!("the params of instance {id:?}");
+        let params = codec::encode(what, params)?;
+        self.limits().check_payload(what, &params)?;
+        self.check_params(&params)?;
+        Ok(NewInstance { id, params })
+    }
+
+    /// Typed params decode because they encode; untyped ones have to be tried.
+    fn check_params(&self, params: &Json) -> Result<()> {
+        if std::any::TypeId::of::<P>() == self.program.types().params.0 {
+            return Ok(());
+        }
+        self.program.check_params(params)
+    }
+
+    async fn create_one(self, id: Option<String>, params: P) -> Result<InstanceHandle<O>> {
+        let instance = self.new_instance(id.as_deref(), &params)?;
+        drop(params);
+        let (slot, lease) = self.runner.try_lease().unzip();
+        let request = CreateRequest {
+            workflow: self.name.clone(),
+            instances: vec![instance],
+            existing: Existing::Refuse,
+            lease: lease.clone(),
+        };
+        let asked = Asked::now(&*self.shared.runtime);
+        let mut created = self.shared.store.create(request).await?;
+        let Created { instance, epoch } = created.pop().expect("one was created or it was refused");
+        let handle = self.handle(instance.id.clone(), instance.key);
+        if let (Some(slot), Some(lease)) = (slot, lease) {
+            let now = instance.created_at;
+            let mut task = first_task(now, Some(now.plus(lease.span)));
+            task.epoch = epoch;
+            let run = ClaimedRun {
+                workflow: self.name,
+                id: instance.id,
+                params: instance.params,
+                created_at: instance.created_at,
+                key: instance.key,
+                task,
+            };
+            self.runner.start_created(run, now, asked, slot);
+        }
+        Ok(handle)
+    }
+}
+
+impl<P, O> Create<P, O> {
+    /// Gives the instance an id, unique within the workflow: at most 100 letters, digits, `_` and `-`.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+}
+
+impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
+    type Output = Result<InstanceHandle<O>>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { workflow, params, id } = self;
+        Box::pin(workflow.create_one(id, params))
+    }
+}
+
+impl<P, O> fmt::Debug for Create<P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Create({} {:?})", self.workflow.name, self.id)
+    }
+}

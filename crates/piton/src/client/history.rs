@@ -1,0 +1,193 @@
+//! What happened in a run: steps, events and log lines, a page of each at a time.
+
+use std::fmt;
+use std::sync::Arc;
+
+use piton_core::record::{EventRecord, LogRecord, StepRecord};
+use piton_core::{Code, InstanceId, LogLevel, Refusal, WorkflowName, limits};
+
+use super::instance::not_found;
+use super::{Cursor, Page, cursor};
+use crate::Result;
+use crate::engine::Shared;
+use crate::runtime::BoxFuture;
+use crate::store::{LogFilter, PageQuery};
+
+/// A page of the history of a run.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct History {
+    /// The run.
+    pub run_number: u32,
+    /// Its steps, in the order they were first recorded.
+    pub steps: Page<StepRecord>,
+    /// Its events, in the order they arrived.
+    pub events: Page<EventRecord>,
+    /// Its log lines, in the order they were stored, if asked for.
+    pub logs: Option<Page<LogRecord>>,
+}
+
+/// A history in the making; await it.
+#[must_use = "a history does nothing unless it is awaited"]
+pub struct HistoryQuery {
+    shared: Arc<Shared>,
+    workflow: WorkflowName,
+    id: InstanceId,
+    run: Option<u32>,
+    page_size: u32,
+    descending: bool,
+    logs: Option<LogFilter>,
+    steps_after: Option<Cursor>,
+    events_after: Option<Cursor>,
+    logs_after: Option<Cursor>,
+}
+
+impl HistoryQuery {
+    pub(super) fn new(shared: Arc<Shared>, workflow: WorkflowName, id: InstanceId) -> Self {
+        Self {
+            shared,
+            workflow,
+            id,
+            run: None,
+            page_size: limits::PAGE_SIZE_DEFAULT,
+            descending: false,
+            logs: None,
+            steps_after: None,
+            events_after: None,
+            logs_after: None,
+        }
+    }
+
+    /// Of this run instead of the current one.
+    pub fn run_number(mut self, run: u32) -> Self {
+        self.run = Some(run);
+        self
+    }
+
+    /// How many steps, events and log lines a page has: 1 to 100 of each, default 25.
+    pub fn page_size(mut self, size: u32) -> Self {
+        self.page_size = size;
+        self
+    }
+
+    /// Newest first.
+    pub fn newest_first(mut self) -> Self {
+        self.descending = true;
+        self
+    }
+
+    /// With log lines.
+    pub fn with_logs(mut self) -> Self {
+        self.logs.get_or_insert_default();
+        self
+    }
+
+    /// With log lines of this level.
+    pub fn log_level(mut self, level: LogLevel) -> Self {
+        self.logs.get_or_insert_default().level = Some(level);
+        self
+    }
+
+    /// With log lines of this category.
+    pub fn log_category(mut self, category: impl Into<Arc<str>>) -> Self {
+        self.logs.get_or_insert_default().category = Some(category.into());
+        self
+    }
+
+    /// Steps behind another page.
+    pub fn steps_after(mut self, cursor: Cursor) -> Self {
+        self.steps_after = Some(cursor);
+        self
+    }
+
+    /// Events behind another page.
+    pub fn events_after(mut self, cursor: Cursor) -> Self {
+        self.events_after = Some(cursor);
+        self
+    }
+
+    /// Log lines behind another page.
+    pub fn logs_after(mut self, cursor: Cursor) -> Self {
+        self.logs_after = Some(cursor);
+        self
+    }
+
+    async fn read(mut self) -> Result<History> {
+        let store = Arc::clone(&self.shared.store);
+        let size = self.shared.limits.check_page_size(self.page_size)?;
+        let view = store.instance(self.workflow.clone(), self.id.clone()).await?;
+        let instance = view.ok_or_else(|| not_found(&self.workflow, &self.id))?.record;
+        let run = self.run.unwrap_or(instance.run);
+        if run > instance.run {
+            let message =
+                format!("instance {:?} has no run {run}; its newest is {}", self.id, instance.run);
+            return Err(Refusal::new(Code::InvalidRunNumber, message).into());
+        }
+        let page = |after| PageQuery {
+            instance: instance.key,
+            run,
+            after,
+            descending: self.descending,
+            limit: size + 1,
+        };
+        let scope = |list, filter: &str| self.scope(list, run, filter);
+        let steps = position(&self.steps_after, scope("steps", ""))?;
+        let events = position(&self.events_after, scope("events", ""))?;
+        let log_scope = scope("logs", &filter_text(self.logs.as_ref()));
+        let logs = position(&self.logs_after, log_scope)?;
+
+        let rows = store.steps(page(steps)).await?;
+        let step_cursor = |row: &StepRecord| Cursor::new(scope("steps", ""), row.position.into());
+        let steps = Page::new(rows, size, step_cursor);
+        let rows = store.events(page(events)).await?;
+        let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), row.seq));
+        let log_page = page(logs);
+        let logs = match self.logs.take() {
+            None => None,
+            Some(filter) => {
+                let rows = store.logs(log_page, filter).await?;
+                let mut page = Page::new(rows, size, |row| Cursor::new(log_scope, row.seq));
+                page.cursor = page.cursor.or(self.logs_after.take());
+                Some(page)
+            }
+        };
+        Ok(History { run_number: run, steps, events, logs })
+    }
+
+    fn scope(&self, list: &str, run: u32, filter: &str) -> u64 {
+        let order = if self.descending { "desc" } else { "asc" };
+        cursor::scope(&[
+            list,
+            self.workflow.as_str(),
+            self.id.as_str(),
+            &run.to_string(),
+            order,
+            filter,
+        ])
+    }
+}
+
+fn position(cursor: &Option<Cursor>, scope: u64) -> Result<Option<u64>, Refusal> {
+    cursor.as_ref().map(|cursor| cursor.position(scope)).transpose()
+}
+
+fn filter_text(filter: Option<&LogFilter>) -> String {
+    let Some(filter) = filter else { return String::new() };
+    let (level, category) = (filter.level.map_or("", |l| l.as_str()), filter.category.as_deref());
+    format!("{level}/{}", category.unwrap_or_default())
+}
+
+impl IntoFuture for HistoryQuery {
+    type Output = Result<History>;
+    type IntoFuture = BoxFuture<Result<History>>;
+
+    fn into_future(self) -> BoxFuture<Result<History>> {
+        Box::pin(self.read())
+    }
+}
+
+impl fmt::Debug for HistoryQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HistoryQuery({}/{})", self.workflow, self.id)
+    }
+}

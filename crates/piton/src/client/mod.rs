@@ -1,0 +1,239 @@
+//! What a process does with instances: create, look, steer, wait for results.
+
+mod create;
+mod cursor;
+mod history;
+mod instance;
+mod results;
+
+use std::any::TypeId;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use piton_core::{Code, InstanceId, InstanceStatus, Limits, Refusal, WorkflowName, limits};
+use serde_json::Value;
+
+use crate::Result;
+use crate::engine::Shared;
+use crate::runner::Runner;
+use crate::store::InstanceQuery;
+use crate::workflow::Program;
+
+pub use create::{BatchItem, Create};
+pub use cursor::Cursor;
+pub use history::{History, HistoryQuery};
+pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
+pub(crate) use results::{Waiters, watch_results};
+
+/// A handle to one workflow, typed with its params and output.
+pub struct WorkflowHandle<P, O> {
+    shared: Arc<Shared>,
+    runner: Arc<Runner>,
+    name: WorkflowName,
+    program: Arc<dyn Program>,
+    types: PhantomData<fn(P) -> O>,
+}
+
+impl<P: 'static, O: 'static> WorkflowHandle<P, O> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        runner: Arc<Runner>,
+        name: WorkflowName,
+        program: Arc<dyn Program>,
+    ) -> Result<Self> {
+        let registered = program.types();
+        check_type::<P>(&name, "params", registered.params)?;
+        check_type::<O>(&name, "output", registered.output)?;
+        Ok(Self { shared, runner, name, program, types: PhantomData })
+    }
+
+    /// The name of the workflow.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// An instance that exists.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).id("one").await?;
+    /// noop.get("one").await?.result().await?;
+    /// assert_eq!(noop.get("two").await.unwrap_err().code(), Some("INSTANCE_NOT_FOUND"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `INSTANCE_NOT_FOUND`, `INVALID_INSTANCE_ID`.
+    pub async fn get(&self, id: &str) -> Result<InstanceHandle<O>> {
+        let id = InstanceId::parse(id, &self.shared.limits)?;
+        let view = self.shared.store.instance(self.name.clone(), id.clone()).await?;
+        match view {
+            Some(view) => Ok(self.handle(view.record.id, view.record.key)),
+            None => Err(instance::not_found(&self.name, &id)),
+        }
+    }
+
+    /// Lists instances, newest first, a page at a time.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::InstanceStatus;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).await?.result().await?;
+    /// let page = noop.list().status(InstanceStatus::Complete).page_size(10).await?;
+    /// assert_eq!(page.items.len(), 1);
+    /// assert!(!page.has_next_page);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self) -> List {
+        List {
+            shared: Arc::clone(&self.shared),
+            workflow: self.name.clone(),
+            status: None,
+            page_size: limits::PAGE_SIZE_DEFAULT,
+            cursor: None,
+        }
+    }
+
+    fn handle(&self, id: InstanceId, key: piton_core::record::InstanceKey) -> InstanceHandle<O> {
+        let (shared, runner) = (Arc::clone(&self.shared), Arc::clone(&self.runner));
+        InstanceHandle::new(shared, runner, self.name.clone(), id, key)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+}
+
+impl<P, O> Clone for WorkflowHandle<P, O> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            runner: Arc::clone(&self.runner),
+            name: self.name.clone(),
+            program: Arc::clone(&self.program),
+            types: PhantomData,
+        }
+    }
+}
+
+impl<P, O> fmt::Debug for WorkflowHandle<P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkflowHandle({})", self.name)
+    }
+}
+
+/// A handle's type must be the registered one; JSON values fit everything.
+fn check_type<T: 'static>(
+    name: &WorkflowName,
+    what: &str,
+    registered: (TypeId, &str),
+) -> Result<()> {
+    let asked = TypeId::of::<T>();
+    if asked == registered.0 || asked == TypeId::of::<Value>() {
+        return Ok(());
+    }
+    let (asked, registered) = (std::any::type_name::<T>(), registered.1);
+    let message = format!(
+        "the {what} of workflow {name:?} are of type {registered}, not {asked}; use that type or serde_json::Value"
+    );
+    Err(Refusal::new(Code::ValidationError, message).into())
+}
+
+/// One page of a list.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Page<T> {
+    /// What is on the page.
+    pub items: Vec<T>,
+    /// Where the next page starts. For logs it is there on the last page too, so that a follower can go
+    /// on from there.
+    pub cursor: Option<Cursor>,
+    /// Whether there is more now.
+    pub has_next_page: bool,
+}
+
+impl<T> Page<T> {
+    /// Makes a page of rows that were read with a limit of one more than the page's size.
+    fn new(mut items: Vec<T>, size: u32, cursor: impl FnOnce(&T) -> Cursor) -> Self {
+        let size = size as usize;
+        let has_next_page = items.len() > size;
+        items.truncate(size);
+        let cursor = items.last().map(cursor);
+        Self { items, cursor, has_next_page }
+    }
+}
+
+/// A list of instances in the making; await it for a page.
+#[must_use = "a list does nothing unless it is awaited"]
+pub struct List {
+    shared: Arc<Shared>,
+    workflow: WorkflowName,
+    status: Option<InstanceStatus>,
+    page_size: u32,
+    cursor: Option<Cursor>,
+}
+
+impl List {
+    /// Only instances with this status.
+    pub fn status(mut self, status: InstanceStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// How many instances a page has: 1 to 100, default 25.
+    pub fn page_size(mut self, size: u32) -> Self {
+        self.page_size = size;
+        self
+    }
+
+    /// Goes on where another page ended.
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.cursor = Some(cursor);
+        self
+    }
+
+    async fn page(self) -> Result<Page<Instance>> {
+        let Self { shared, workflow, status, page_size, cursor } = self;
+        let size = shared.limits.check_page_size(page_size)?;
+        let scope =
+            cursor::scope(&["instances", workflow.as_str(), status.map_or("", |s| s.as_str())]);
+        let before = cursor.map(|cursor| cursor.position(scope)).transpose()?;
+        let before = before.map(|key| piton_core::record::InstanceKey(key.cast_signed()));
+        let query = InstanceQuery { workflow, status, before, limit: size + 1 };
+        let rows = shared.store.instances(query).await?;
+        let page = Page::new(rows, size, |last| Cursor::new(scope, last.key.0.cast_unsigned()));
+        let Page { items, cursor, has_next_page } = page;
+        let cursor = cursor.filter(|_| has_next_page);
+        let items = items.into_iter().map(|record| Instance::from_record(record, None)).collect();
+        Ok(Page { items, cursor, has_next_page })
+    }
+}
+
+impl IntoFuture for List {
+    type Output = Result<Page<Instance>>;
+    type IntoFuture = crate::runtime::BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.page())
+    }
+}
+
+impl fmt::Debug for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "List({})", self.workflow)
+    }
+}

@@ -1,0 +1,462 @@
+//! The engine: what a process starts once and asks for everything.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use piton_core::claim::ClaimRules;
+use piton_core::{
+    Code, DurationError, IntoSpan, Json, Limits, Refusal, Retries, Span, WorkflowName,
+};
+
+use crate::client::{Waiters, WorkflowHandle};
+use crate::pass::{CheckCreated, StepDefaults};
+use crate::runner::{Runner, RunnerConfig};
+use crate::runtime::{Ids, Runtime, TaskOwner, TokioRuntime};
+use crate::store::{MemoryStore, Observer, Store};
+use crate::workflow::{Program, Registration};
+use crate::{Error, Result};
+
+/// What every part of an engine shares.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) ids: Arc<Ids>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) step_defaults: Arc<StepDefaults>,
+    pub(crate) runner_name: Arc<str>,
+    pub(crate) waiters: Waiters,
+}
+
+/// The workflows of this engine, by name.
+pub(crate) struct Registry {
+    programs: HashMap<WorkflowName, Arc<dyn Program>>,
+    pub(crate) names: Arc<[WorkflowName]>,
+    limits: Arc<Limits>,
+}
+
+impl Registry {
+    fn new(registrations: Vec<Registration>, limits: Arc<Limits>) -> Result<Self> {
+        let mut programs = HashMap::new();
+        for Registration { name, program } in registrations {
+            let name = WorkflowName::parse(&name, &limits)?;
+            if programs.insert(name.clone(), program).is_some() {
+                let message = format!("workflow {name:?} is registered twice; names must differ");
+                return Err(Refusal::new(Code::InvalidWorkflowName, message).into());
+            }
+        }
+        let mut names: Vec<_> = programs.keys().cloned().collect();
+        names.sort();
+        Ok(Self { programs, names: names.into(), limits })
+    }
+
+    pub(crate) fn program(&self, name: &WorkflowName) -> Option<Arc<dyn Program>> {
+        self.programs.get(name).cloned()
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<(WorkflowName, Arc<dyn Program>)> {
+        let name = WorkflowName::parse(name, &self.limits)?;
+        let Some(program) = self.program(&name) else {
+            let known: Vec<_> = self.names.iter().map(WorkflowName::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!(
+                "no workflow {name:?} is registered with this engine (registered: {known})"
+            );
+            return Err(Refusal::new(Code::WorkflowNotFound, message).into());
+        };
+        Ok((name, program))
+    }
+}
+
+impl CheckCreated for Registry {
+    fn check_created(&self, workflow: &str, params: &Json) -> Result<WorkflowName> {
+        let (name, program) = self.find(workflow)?;
+        program.check_params(params)?;
+        Ok(name)
+    }
+}
+
+/// Where an engine keeps its data.
+enum Database {
+    Url(String),
+    Store(Arc<dyn Store>),
+}
+
+/// Configures and starts an [`Engine`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let engine = Engine::builder("memory:")
+///     .register(workflow("noop", noop))
+///     .concurrency(64)
+///     .lease("1 minute")
+///     .start()
+///     .await?;
+/// # engine.shutdown("1 second").await
+/// # }
+/// ```
+#[must_use = "an engine does nothing unless it is started"]
+pub struct EngineBuilder {
+    database: Database,
+    registrations: Vec<Registration>,
+    runtime: Option<Arc<dyn Runtime>>,
+    limits: Limits,
+    config: RunnerConfig,
+    step_defaults: StepDefaults,
+    durations: Vec<DurationError>,
+}
+
+impl EngineBuilder {
+    fn new(database: Database) -> Self {
+        Self {
+            database,
+            registrations: Vec::new(),
+            runtime: None,
+            limits: Limits::default(),
+            config: RunnerConfig {
+                run_in_background: true,
+                concurrency: 256,
+                poll_interval: Span::from_millis(1_000),
+                parked_max: 1_024,
+                rules: ClaimRules {
+                    lease: Span::from_millis(30_000),
+                    claims_without_progress_max: 10,
+                },
+            },
+            step_defaults: StepDefaults {
+                retries: Arc::new(Retries::default()),
+                timeout: Span::from_millis(600_000),
+                wait_timeout: Span::from_days(1),
+            },
+            durations: Vec::new(),
+        }
+    }
+
+    /// Adds a workflow: [`workflow("name", function)`](crate::workflow) or a struct that implements
+    /// [`Workflow`](crate::Workflow).
+    pub fn register(mut self, registration: impl Into<Registration>) -> Self {
+        self.registrations.push(registration.into());
+        self
+    }
+
+    /// How many runs this process advances at the same time. Default 256.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.config.concurrency = runs;
+        self
+    }
+
+    /// How long a claim lasts without renewal: the longest delay before another process takes over the
+    /// work of one that died. Renewed every third of it. Default 30 seconds, at least 1 second.
+    pub fn lease(mut self, lease: impl IntoSpan) -> Self {
+        self.config.rules.lease = self.span(lease, self.config.rules.lease);
+        self
+    }
+
+    /// How often to look for due work when nothing else tells of it. Default 1 second.
+    pub fn poll_interval(mut self, interval: impl IntoSpan) -> Self {
+        self.config.poll_interval = self.span(interval, self.config.poll_interval);
+        self
+    }
+
+    /// How many waiting runs may stay in memory to go on without replay; 0 switches that off and changes
+    /// speed and nothing else. Default 1024.
+    pub fn parked_runs(mut self, runs: usize) -> Self {
+        self.config.parked_max = runs;
+        self
+    }
+
+    /// After how many claims without progress an instance is taken out of circulation as `errored`: what
+    /// bounds a step that kills its process. Default 10.
+    pub fn quarantine_after(mut self, claims: u32) -> Self {
+        self.config.rules.claims_without_progress_max = claims;
+        self
+    }
+
+    /// Changes the limits.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The retry policy of steps that name none. Default: 5 retries, 10 seconds, exponential.
+    pub fn default_retries(mut self, retries: Retries) -> Self {
+        self.step_defaults.retries = Arc::new(retries);
+        self
+    }
+
+    /// The timeout of an attempt of steps that name none. Default 10 minutes.
+    pub fn default_timeout(mut self, timeout: impl IntoSpan) -> Self {
+        self.step_defaults.timeout = self.span(timeout, self.step_defaults.timeout);
+        self
+    }
+
+    /// Advances nothing by itself: for processes that only create and look, and for hosts that call
+    /// [`Engine::tick`].
+    pub fn no_runner(mut self) -> Self {
+        self.config.run_in_background = false;
+        self
+    }
+
+    /// Takes time, randomness and tasks from elsewhere: a virtual clock in tests.
+    pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Opens the database and starts the engine.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be used, a name or duration is not valid, or there is no tokio runtime.
+    pub async fn start(self) -> Result<Engine> {
+        if let Some(error) = self.durations.into_iter().next() {
+            return Err(error.into());
+        }
+        check_config(&self.config, &self.step_defaults)?;
+        let runtime: Arc<dyn Runtime> = match self.runtime {
+            Some(runtime) => runtime,
+            None => TokioRuntime::current()?,
+        };
+        let limits = Arc::new(self.limits);
+        let registry = Arc::new(Registry::new(self.registrations, Arc::clone(&limits))?);
+        let store = open(self.database, &runtime).await?;
+        let ids = Arc::new(Ids::new(Arc::clone(&runtime)));
+        let shared = Arc::new(Shared {
+            runner_name: ids.next("runner"),
+            store,
+            ids,
+            limits,
+            registry,
+            step_defaults: Arc::new(self.step_defaults),
+            waiters: Waiters::default(),
+            runtime,
+        });
+        Ok(Engine::start(shared, self.config).await)
+    }
+
+    fn span(&mut self, span: impl IntoSpan, before: Span) -> Span {
+        span.into_span().unwrap_or_else(|error| {
+            self.durations.push(error);
+            before
+        })
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder")
+            .field("workflows", &self.registrations)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_config(config: &RunnerConfig, defaults: &StepDefaults) -> Result<()> {
+    let refuse = |message: String| Err(Refusal::new(Code::ValidationError, message).into());
+    if config.concurrency == 0 {
+        return refuse("a concurrency of 0 runs nothing; use no_runner() for that".to_owned());
+    }
+    let lease = config.rules.lease;
+    if lease < Span::from_millis(1_000) {
+        return refuse(format!("a lease of {lease} is shorter than 1 second"));
+    }
+    let poll = config.poll_interval;
+    if poll <= Span::ZERO {
+        return refuse(format!("a poll interval of {poll} is not longer than nothing"));
+    }
+    if config.rules.claims_without_progress_max == 0 {
+        return refuse("quarantine_after(0) would run nothing".to_owned());
+    }
+    let timeout = defaults.timeout;
+    if timeout <= Span::ZERO {
+        return refuse(format!("a default timeout of {timeout} is not longer than nothing"));
+    }
+    Ok(defaults.retries.check()?)
+}
+
+async fn open(database: Database, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    let url = match database {
+        Database::Store(store) => return Ok(store),
+        Database::Url(url) => url,
+    };
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(MemoryStore::new(Arc::clone(runtime))),
+        Some(("sqlite", path)) => open_sqlite(path, runtime).await,
+        Some(("postgres" | "postgresql", _)) => {
+            Err(Error::store_unusable("PostgreSQL is not supported by this version of Piton"))
+        }
+        _ => Err(Error::store_unusable(format!(
+            "{url:?} is not a database; write \"sqlite:app.db\" or \"memory:\""
+        ))),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(path: &str, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    let path = PathBuf::from(path.strip_prefix("//").unwrap_or(path));
+    if path.as_os_str().is_empty() {
+        return Err(Error::store_unusable(
+            "the database URL names no file; write \"sqlite:app.db\"",
+        ));
+    }
+    let runtime = Arc::clone(runtime);
+    let open = move || crate::store::SqliteStore::open(&path, runtime);
+    let opened = tokio::task::spawn_blocking(open).await;
+    let store = opened.map_err(|panic| {
+        Error::store_unusable(format!("opening the database failed: {panic}"))
+    })??;
+    Ok(store)
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(_: &str, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    Err(Error::store_unusable("this build has no SQLite; enable the feature `sqlite` of piton"))
+}
+
+/// A running engine. Clones are handles to the same engine.
+///
+/// Dropping the last handle stops it as a crash would: nothing is lost, and leases run out by themselves.
+/// [`shutdown`](Self::shutdown) is the polite way.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    runner: Arc<Runner>,
+    tasks: Mutex<Vec<TaskOwner>>,
+}
+
+/// What a [`tick`](Engine::tick) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tick {
+    /// How many runs were advanced.
+    pub processed: usize,
+}
+
+impl Engine {
+    /// An engine on the database at `url`: `"sqlite:app.db"`, or `"memory:"` for tests.
+    pub fn builder(url: impl Into<String>) -> EngineBuilder {
+        EngineBuilder::new(Database::Url(url.into()))
+    }
+
+    /// An engine on a store that is open already.
+    pub fn builder_with_store(store: Arc<dyn Store>) -> EngineBuilder {
+        EngineBuilder::new(Database::Store(store))
+    }
+
+    async fn start(shared: Arc<Shared>, config: RunnerConfig) -> Self {
+        let runner = Runner::new(Arc::clone(&shared), config);
+        let observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&runner) as _;
+        shared.store.observe(observer);
+        let tasks = Mutex::new(runner.spawn_duties());
+        let engine = Self { inner: Arc::new(Inner { shared, runner, tasks }) };
+        engine.report_unregistered().await;
+        engine
+    }
+
+    /// A typed handle to a workflow of this engine.
+    ///
+    /// The types must be the ones it was registered with, or [`serde_json::Value`] for tools that do not
+    /// know them.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`; `VALIDATION_ERROR` if the types are others.
+    pub fn workflow<P: 'static, O: 'static>(&self, name: &str) -> Result<WorkflowHandle<P, O>> {
+        let (name, program) = self.inner.shared.registry.find(name)?;
+        WorkflowHandle::new(
+            Arc::clone(&self.inner.shared),
+            Arc::clone(&self.inner.runner),
+            name,
+            program,
+        )
+    }
+
+    /// The names of the workflows registered with this engine, sorted.
+    pub fn workflows(&self) -> Vec<String> {
+        self.inner.shared.registry.names.iter().map(ToString::to_string).collect()
+    }
+
+    /// Workflows that have live instances in the database but are not registered here, with how many.
+    ///
+    /// Such instances wait untouched: a deploy may bring their workflow back.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub async fn unregistered(&self) -> Result<Vec<(String, u64)>> {
+        let backlog = self.inner.shared.store.backlog().await?;
+        let known = &self.inner.shared.registry;
+        let unknown = backlog.into_iter().filter(|(name, _)| known.program(name).is_none());
+        Ok(unknown.map(|(name, count)| (name.to_string(), count)).collect())
+    }
+
+    async fn report_unregistered(&self) {
+        for (name, count) in self.unregistered().await.unwrap_or_default() {
+            tracing::warn!(workflow = %name, instances = count, "instances of a workflow that is not registered wait");
+        }
+    }
+
+    /// Claims up to `runs` due runs, advances each as far as it goes, and returns when they rest: for
+    /// hosts without a background runner. Any number of ticks may run at the same time, in any process.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be used.
+    pub async fn tick(&self, runs: usize) -> Result<Tick> {
+        let processed = self.inner.runner.tick(runs).await?;
+        Ok(Tick { processed })
+    }
+
+    /// When there will be something to do for [`tick`](Self::tick): now or earlier if there is already.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub async fn next_wake_at(&self) -> Result<Option<piton_core::Timestamp>> {
+        let names = Arc::clone(&self.inner.shared.registry.names);
+        Ok(self.inner.shared.store.next_due_at(names).await?)
+    }
+
+    /// Stops politely: claims nothing more, lets running steps be recorded up to `patience`, hands the
+    /// leases of the rest back so that others need not wait for them, and closes the store.
+    ///
+    /// # Errors
+    ///
+    /// If `patience` is not a duration or the store fails.
+    pub async fn shutdown(&self, patience: impl IntoSpan) -> Result<()> {
+        let patience = patience.into_span()?;
+        self.inner.runner.shutdown(patience).await;
+        let tasks = std::mem::take(&mut *self.inner.lock_tasks());
+        drop(tasks);
+        self.inner.shared.waiters.shut_down();
+        Ok(self.inner.shared.store.close().await?)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = &self.inner.shared;
+        write!(f, "Engine({} on {})", shared.runner_name, shared.store.kind())
+    }
+}
+
+impl Inner {
+    fn lock_tasks(&self) -> std::sync::MutexGuard<'_, Vec<TaskOwner>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.runner.abandon_all();
+        self.shared.waiters.shut_down();
+    }
+}

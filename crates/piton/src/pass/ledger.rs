@@ -1,0 +1,458 @@
+//! The bookkeeping of a pass: how ended bodies, due timers and answers of the store change the slots,
+//! and what has to be written next. No I/O here; the driver does that.
+
+use std::mem;
+
+use piton_core::boundary::Next;
+use piton_core::record::{LogLine, RunKey, StepRecord};
+use piton_core::{Code, Limits, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
+
+use super::{Ask, Phase, SleepUntil, Slot, State, timed_out};
+use crate::Error;
+use crate::error::refusal_name;
+use crate::store::{Boundary, Mutation, MutationError, RowState, StepWrite, WaitLook};
+
+/// A row on its way to the store, with the mutations that must be committed with it.
+pub(super) struct Outgoing {
+    write: StepWrite,
+    mutations: Vec<Mutation>,
+}
+
+/// What the next boundary will consist of, except what becomes of the run.
+pub(super) struct Content {
+    pub(super) mutations: Vec<Mutation>,
+    pub(super) steps: Vec<StepWrite>,
+    pub(super) waits: Vec<WaitLook>,
+    pub(super) logs: Vec<LogLine>,
+    /// More rows are waiting behind a step transaction: the run cannot end or suspend yet.
+    pub(super) more: bool,
+    /// The step whose transaction this is.
+    pub(super) committing: Option<StepName>,
+}
+
+impl Content {
+    pub(super) fn into_boundary(self, key: RunKey, next: Next) -> Boundary {
+        let Content { mutations, steps, waits, logs, .. } = self;
+        Boundary { key, mutations, steps, waits, logs, next }
+    }
+}
+
+impl State {
+    /// The code asks for a step that nobody asked for before, or whose asker went away.
+    pub(super) fn begin(&mut self, name: &StepName, ask: Ask) {
+        let now = self.clock.latest();
+        let slot = self.slots.get_mut(name).expect("the slot was made by the caller");
+        if slot.record.is_none() {
+            let (wake_at, event_type) = match ask {
+                Ask::Do { .. } => {
+                    slot.phase = Phase::Wanting;
+                    return self.wanting.push(name.clone());
+                }
+                Ask::Sleep { wake: SleepUntil::At(at) } => (at, None),
+                Ask::Sleep { wake: SleepUntil::After(span) } => (now.plus(span), None),
+                Ask::Wait { event_type, timeout } => (now.plus(timeout), Some(event_type)),
+            };
+            let position = take_seq(&mut self.next_seq);
+            let blank = blank_record(name, slot.step_type, position, now);
+            slot.record = Some(StepRecord { wake_at: Some(wake_at), event_type, ..blank });
+        }
+        let record = slot.record.as_mut().expect("made above");
+        if record.status == StepStatus::Pending {
+            record.status = StepStatus::Waiting;
+            slot.row = RowState::Changed;
+        }
+        slot.phase = Phase::Waiting;
+        self.waiting.push(name.clone());
+    }
+
+    /// Takes note of everything that happened since the last look: ended bodies, attempts that took too
+    /// long, sleeps and retries that fell due.
+    pub(super) fn collect(&mut self, limits: &Limits) {
+        self.time_out_attempts();
+        for name in mem::take(&mut self.ended) {
+            self.record_attempt(&name, limits);
+        }
+        self.settle_due();
+    }
+
+    fn time_out_attempts(&mut self) {
+        let now_us = self.clock.monotonic_us();
+        let State { running, ended, slots, .. } = self;
+        running.retain(|name| {
+            let slot = slots.get_mut(name).expect("a running step has a slot");
+            let Phase::Running { attempt, started_at, deadline_us } = slot.phase else {
+                return true;
+            };
+            if now_us <= deadline_us {
+                return true;
+            }
+            let (outcome, mutations) = (Err(timed_out(slot.plan.timeout)), Vec::new());
+            slot.phase = Phase::Ended { attempt, started_at, outcome, mutations };
+            slot.spent = !slot.plan.repeatable;
+            slot.wake();
+            ended.push(name.clone());
+            false
+        });
+    }
+
+    /// An attempt ended: completed, to be retried, or failed for good.
+    fn record_attempt(&mut self, name: &StepName, limits: &Limits) {
+        let now = self.clock.latest();
+        let slot = self.slots.get_mut(name).expect("an ended step has a slot");
+        let Phase::Ended { attempt, started_at, outcome, mutations } =
+            mem::replace(&mut slot.phase, Phase::Idle)
+        else {
+            return;
+        };
+        let outcome = outcome.and_then(|result| {
+            limits.check_payload(|| format!("the result of step {name:?}"), &result)?;
+            Ok(result)
+        });
+        let seq = take_seq(&mut self.next_seq);
+        let record =
+            slot.record.take().unwrap_or_else(|| blank_record(name, StepType::Do, seq, now));
+        let record = StepRecord {
+            attempts: attempt,
+            attempts_max: slot.plan.retries.attempts_max(),
+            timeout_ms: Some(slot.plan.timeout.as_millis()),
+            started_at,
+            updated_at: now,
+            seq,
+            next_retry_at: None,
+            error: None,
+            ..record
+        };
+        slot.record = Some(match outcome {
+            Ok(result) => {
+                StepRecord { status: StepStatus::Completed, result: Some(result), ..record }
+            }
+            Err(error) => failed(record, slot, &error, now, limits, &mut self.log),
+        });
+        self.queue(name, mutations);
+    }
+
+    /// Puts a step's row into the outbox and moves its slot on.
+    fn queue(&mut self, name: &StepName, mutations: Vec<Mutation>) {
+        let slot = self.slots.get_mut(name).expect("a recorded step has a slot");
+        let record = slot.record.clone().expect("set by the caller");
+        let row = match mem::replace(&mut slot.row, RowState::Stored) {
+            RowState::New => RowState::New,
+            RowState::Changed | RowState::Stored => RowState::Changed,
+        };
+        self.log.went_live();
+        if !mutations.is_empty() {
+            slot.phase = Phase::Committing;
+        } else if record.status.is_settled() {
+            self.settle(name);
+        } else {
+            slot.phase = if slot.asker.is_some() { Phase::Waiting } else { Phase::Idle };
+            if slot.asker.is_some() {
+                self.waiting.push(name.clone());
+            }
+        }
+        self.outbox.push_back(Outgoing { write: StepWrite { record, row }, mutations });
+    }
+
+    /// A step has its outcome: it is revealed when its turn comes, if the code asks for it.
+    fn settle(&mut self, name: &StepName) {
+        let slot = self.slots.get_mut(name).expect("a settled step has a slot");
+        slot.phase = Phase::Settled;
+        if slot.asker.is_some() {
+            let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
+            self.revealable.insert(seq, name.clone());
+        }
+    }
+
+    /// Ends sleeps that are over and lets retries that are due ask for their body again.
+    fn settle_due(&mut self) {
+        let now = self.clock.earliest();
+        let mut over = Vec::new();
+        let State { waiting, wanting, slots, .. } = self;
+        waiting.retain(|name| {
+            let slot = slots.get_mut(name).expect("a waiting step has a slot");
+            let due = slot.due_at().is_some_and(|at| at <= now);
+            match slot.step_type {
+                StepType::Sleep if due => over.push(name.clone()),
+                StepType::Do if due && !slot.spent => {
+                    slot.phase = Phase::Wanting;
+                    wanting.push(name.clone());
+                }
+                // Only the store can say whether a wait got its event in time.
+                StepType::WaitForEvent | StepType::Sleep | StepType::Do => return true,
+            }
+            false
+        });
+        for name in over {
+            let seq = take_seq(&mut self.next_seq);
+            let updated_at = self.clock.latest();
+            let slot = self.slots.get_mut(&name).expect("a waiting step has a slot");
+            let record = slot.record.take().expect("a sleep is recorded when it is asked for");
+            slot.record =
+                Some(StepRecord { status: StepStatus::Completed, seq, updated_at, ..record });
+            self.queue(&name, Vec::new());
+        }
+    }
+
+    /// Reveals the oldest recorded result that the code asks for. `false` if there is none.
+    pub(super) fn reveal_next(&mut self) -> bool {
+        let Some((_, name)) = self.revealable.pop_first() else { return false };
+        let slot = self.slots.get_mut(&name).expect("a revealable step has a slot");
+        slot.phase = Phase::Revealed;
+        if mem::take(&mut slot.replayed) {
+            self.log.passed();
+        }
+        slot.wake();
+        true
+    }
+
+    /// Lets every step that wants to start its body do so. `false` if there is none.
+    pub(super) fn grant_all(&mut self) -> bool {
+        let granted = mem::take(&mut self.wanting);
+        for name in &granted {
+            let slot = self.slots.get_mut(name).expect("a wanting step has a slot");
+            slot.phase = Phase::Granted;
+            if mem::take(&mut slot.replayed) {
+                self.log.passed();
+            }
+            slot.wake();
+        }
+        let any = !granted.is_empty();
+        if any {
+            self.log.went_live();
+        }
+        self.running.extend(granted);
+        any
+    }
+
+    /// Something must be written: results, a wait that is not registered, a wait that was dropped.
+    pub(super) fn has_news(&self) -> bool {
+        let unwritten =
+            |name| self.slots.get(name).is_some_and(|slot: &Slot| slot.row != RowState::Stored);
+        !self.outbox.is_empty() || self.waiting.iter().any(unwritten)
+    }
+
+    /// A wait for an event is past its deadline: the store has to say which outcome it has.
+    pub(super) fn wait_is_due(&self) -> bool {
+        let now = self.clock.earliest();
+        self.waiting.iter().filter_map(|name| self.slots.get(name)).any(|slot| {
+            slot.step_type == StepType::WaitForEvent && slot.due_at().is_some_and(|at| at <= now)
+        })
+    }
+
+    /// When the run has to be advanced next, if nothing else happens.
+    pub(super) fn suspension(&self) -> Option<(Timestamp, TaskKind)> {
+        let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
+        let due = slots.filter_map(|slot| Some((slot.due_at()?, slot.step_type)));
+        let (at, step_type) = due.min_by_key(|(at, _)| *at)?;
+        let kind = match step_type {
+            StepType::Do => TaskKind::Retry,
+            StepType::Sleep | StepType::WaitForEvent => TaskKind::Wake,
+        };
+        Some((at, kind))
+    }
+
+    /// The earliest moment, on our own clock, at which a timer of this pass has to be looked at.
+    pub(super) fn next_timer_us(&self) -> Option<u64> {
+        let (now, now_us) = (self.clock.earliest(), self.clock.monotonic_us());
+        let deadlines = self.running.iter().filter_map(|name| {
+            let Phase::Running { deadline_us, .. } = self.slots.get(name)?.phase else {
+                return None;
+            };
+            Some(deadline_us.saturating_add(1))
+        });
+        let wakes = self.waiting.iter().filter_map(|name| {
+            let slot = self.slots.get(name)?;
+            let ahead = slot.due_at()?.since(now).as_millis();
+            // A retry whose body is used up needs a new pass: no timer of this one can help it.
+            (!slot.spent)
+                .then(|| now_us.saturating_add(ahead.max(0).unsigned_abs().saturating_mul(1_000)))
+        });
+        deadlines.chain(wakes).min()
+    }
+
+    /// Takes what the next boundary writes: everything up to and including one step transaction.
+    pub(super) fn take_content(&mut self) -> Content {
+        let (mut steps, mut mutations, mut committing) = (Vec::new(), Vec::new(), None);
+        while let Some(outgoing) = self.outbox.pop_front() {
+            let name = outgoing.write.record.name.clone();
+            steps.push(outgoing.write);
+            if !outgoing.mutations.is_empty() {
+                (mutations, committing) = (outgoing.mutations, Some(name));
+                break;
+            }
+        }
+        let more = !self.outbox.is_empty();
+        let waits = self.take_waits(&mut steps);
+        self.take_abandoned(&mut steps);
+        Content { mutations, steps, waits, logs: self.log.take(), more, committing }
+    }
+
+    fn take_waits(&mut self, steps: &mut Vec<StepWrite>) -> Vec<WaitLook> {
+        let mut looks = Vec::new();
+        for name in &self.waiting {
+            let slot = self.slots.get_mut(name).expect("a waiting step has a slot");
+            let record = slot.record.clone().expect("a waiting step is recorded");
+            let row = mem::replace(&mut slot.row, RowState::Stored);
+            if row != RowState::Stored {
+                self.log.went_live();
+            }
+            if slot.step_type == StepType::WaitForEvent {
+                looks.push(WaitLook { record, row, seq: take_seq(&mut self.next_seq) });
+            } else if row != RowState::Stored {
+                steps.push(StepWrite { record, row });
+            }
+        }
+        looks
+    }
+
+    fn take_abandoned(&mut self, steps: &mut Vec<StepWrite>) {
+        for name in mem::take(&mut self.abandoned) {
+            let Some(slot) = self.slots.get_mut(&name) else { continue };
+            if !matches!(slot.phase, Phase::Idle) {
+                continue;
+            }
+            if slot.row == RowState::New {
+                slot.record = None;
+            } else if let Some(record) = &mut slot.record
+                && record.status == StepStatus::Waiting
+            {
+                record.status = StepStatus::Pending;
+                steps.push(StepWrite { record: record.clone(), row: RowState::Changed });
+            }
+        }
+    }
+
+    /// The store committed: waits that got their outcome, and a step transaction, may be seen now.
+    pub(super) fn committed(&mut self, settled: Vec<StepRecord>, committing: Option<StepName>) {
+        for record in settled {
+            let name = record.name.clone();
+            let slot = self.slots.get_mut(&name).expect("a looked-at wait has a slot");
+            slot.record = Some(record);
+            self.waiting.retain(|waiting| *waiting != name);
+            self.settle(&name);
+        }
+        if let Some(name) = committing {
+            self.settle(&name);
+        }
+    }
+
+    /// A step transaction was rolled back: the attempt failed after all. Nothing of the boundary was
+    /// written, so everything else in it is queued again, in the same order.
+    pub(super) fn rolled_back(
+        &mut self,
+        content: RolledBack,
+        error: &MutationError,
+        limits: &Limits,
+    ) {
+        let now = self.clock.latest();
+        let RolledBack { steps, logs, committing } = content;
+        self.log.put_back(logs);
+        let mut again = std::collections::VecDeque::new();
+        for mut write in steps {
+            if write.record.name == committing {
+                let slot = self.slots.get_mut(&committing).expect("a committing step has a slot");
+                let error = mutation_failure(error);
+                let record = StepRecord { result: None, ..write.record };
+                write.record = failed(record, slot, &error, now, limits, &mut self.log);
+                slot.record = Some(write.record.clone());
+            }
+            again.push_back(Outgoing { write, mutations: Vec::new() });
+        }
+        again.append(&mut self.outbox);
+        self.outbox = again;
+        self.after_failed_transaction(&committing);
+    }
+
+    fn after_failed_transaction(&mut self, name: &StepName) {
+        let slot = self.slots.get_mut(name).expect("a committing step has a slot");
+        let settled = slot.record.as_ref().is_some_and(|record| record.status.is_settled());
+        if settled {
+            self.settle(name);
+        } else if slot.asker.is_some() {
+            slot.phase = Phase::Waiting;
+            self.waiting.push(name.clone());
+        } else {
+            slot.phase = Phase::Idle;
+        }
+    }
+}
+
+/// What a boundary with a step transaction consisted of, kept until the transaction is known to stand.
+pub(super) struct RolledBack {
+    pub(super) steps: Vec<StepWrite>,
+    pub(super) logs: Vec<LogLine>,
+    pub(super) committing: StepName,
+}
+
+impl Slot {
+    fn wake(&self) {
+        if let Some(asker) = &self.asker {
+            asker.wake_by_ref();
+        }
+    }
+
+    fn due_at(&self) -> Option<Timestamp> {
+        let record = self.record.as_ref()?;
+        record.next_retry_at.or(record.wake_at)
+    }
+}
+
+/// The record of a failed attempt: waiting for its retry, or errored for good.
+fn failed(
+    record: StepRecord,
+    slot: &Slot,
+    error: &Error,
+    now: Timestamp,
+    limits: &Limits,
+    log: &mut super::Logbook,
+) -> StepRecord {
+    let attempt = record.attempts;
+    let retry_at = slot.plan.retries.next_retry_at(attempt, now, limits);
+    let recorded = error.to_record();
+    match retry_at.filter(|_| error.is_retryable()) {
+        Some(at) => {
+            log.system(story::retrying(&record.name, attempt, at.since(now), &recorded), now);
+            let status =
+                if slot.asker.is_some() { StepStatus::Waiting } else { StepStatus::Pending };
+            StepRecord { status, next_retry_at: Some(at), error: Some(recorded), ..record }
+        }
+        None => {
+            log.system(story::step_failed(&record.name, attempt, &recorded), now);
+            StepRecord { status: StepStatus::Errored, error: Some(recorded), ..record }
+        }
+    }
+}
+
+/// A unique violation, or an event or instance that was refused, cannot be helped by a retry.
+fn mutation_failure(error: &MutationError) -> Error {
+    let failure = Error::new(error.message.clone()).coded(error.code);
+    let failure = failure.named(refusal_name(error.code));
+    if error.code == Code::StepTransaction { failure } else { failure.into_non_retryable() }
+}
+
+fn take_seq(next: &mut u32) -> u32 {
+    let seq = *next;
+    *next += 1;
+    seq
+}
+
+fn blank_record(name: &StepName, step_type: StepType, position: u32, now: Timestamp) -> StepRecord {
+    StepRecord {
+        position,
+        seq: position,
+        name: name.clone(),
+        step_type,
+        status: StepStatus::Waiting,
+        attempts: 0,
+        attempts_max: None,
+        timeout_ms: None,
+        next_retry_at: None,
+        wake_at: None,
+        event_type: None,
+        result: None,
+        error: None,
+        created_at: now,
+        started_at: now,
+        updated_at: now,
+    }
+}

@@ -1,0 +1,381 @@
+//! The part of an engine that claims tasks and advances runs.
+//!
+//! ```text
+//!   create (leased) ──┐
+//!   claim loop ───────┼──> one task per run: load -> Driver::drive -> departure (park, release, resolve waiters)
+//!   tick ─────────────┘            ^
+//!   hints, lease loop ── Bell ─────┘
+//! ```
+//!
+//! **No notification is authoritative**: with every hint lost the poll interval still finds all due work.
+//! **Slots bound the runs in flight**; a slot is taken before a claim is asked for and given back when the
+//! run departs.
+
+mod lease;
+mod live;
+mod parked;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+
+use piton_core::claim::ClaimRules;
+use piton_core::record::{InstanceKey, RunKey};
+use piton_core::{Span, Timestamp};
+use tokio::sync::Notify;
+use tokio::sync::oneshot;
+
+use crate::Result;
+use crate::engine::Shared;
+use crate::pass::{
+    Asked, Departure, Driver, Order, Pass, PassClock, RunInfo, RunningStep, tell_fenced,
+};
+use crate::runtime::TaskOwner;
+use crate::step::Step;
+use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError};
+use crate::workflow::Start;
+
+use live::Live;
+use parked::Parked;
+
+/// How many runs one claim asks for at most.
+const CLAIM_BATCH_MAX: usize = 256;
+
+/// The value of `wakes_at_ms` while the claim loop is awake: every hint is later than its last look.
+const AWAKE: i64 = i64::MAX;
+
+/// How a runner behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct RunnerConfig {
+    pub(crate) run_in_background: bool,
+    pub(crate) concurrency: usize,
+    pub(crate) poll_interval: Span,
+    pub(crate) parked_max: usize,
+    pub(crate) rules: ClaimRules,
+}
+
+pub(crate) struct Runner {
+    shared: Arc<Shared>,
+    config: RunnerConfig,
+    free: AtomicUsize,
+    /// There is, or may be, due work that found no free slot.
+    backlog: AtomicBool,
+    stopping: AtomicBool,
+    /// Wakes the claim loop.
+    work: Notify,
+    /// When the claim loop wakes by itself, in milliseconds; what falls due later need not wake it.
+    wakes_at_ms: AtomicI64,
+    /// Wakes those who wait for the last run to depart.
+    departed: Notify,
+    live: Live,
+    parked: Parked,
+}
+
+/// Room for one run in flight; given back when dropped.
+pub(crate) struct Slot(Arc<Runner>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.free.fetch_add(1, Ordering::AcqRel);
+        self.0.departed.notify_waiters();
+        if self.0.backlog.load(Ordering::Acquire) {
+            self.0.work.notify_one();
+        }
+    }
+}
+
+/// A run in flight: cleans up behind it, also when user code panics while it is dropped.
+struct Flight {
+    runner: Arc<Runner>,
+    key: RunKey,
+    /// `None` for runs of a tick, which are bounded by its caller.
+    _slot: Option<Slot>,
+    /// Tells a tick that the run departed, by being dropped.
+    _done: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.runner.live.end(self.key);
+        self.runner.departed.notify_waiters();
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(shared: Arc<Shared>, config: RunnerConfig) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            free: AtomicUsize::new(config.concurrency),
+            backlog: AtomicBool::new(true),
+            stopping: AtomicBool::new(false),
+            work: Notify::new(),
+            wakes_at_ms: AtomicI64::new(AWAKE),
+            departed: Notify::new(),
+            live: Live::default(),
+            parked: Parked::new(config.parked_max),
+            config,
+        })
+    }
+
+    /// Starts what runs in the background: claiming, renewing leases, looking after waiters.
+    pub(crate) fn spawn_duties(self: &Arc<Self>) -> Vec<TaskOwner> {
+        let runtime = &self.shared.runtime;
+        let mut duties = vec![
+            runtime.spawn(Box::pin(lease::renew_for_ever(Arc::downgrade(self)))),
+            runtime.spawn(Box::pin(crate::client::watch_results(
+                Arc::downgrade(&self.shared),
+                self.config.poll_interval,
+            ))),
+        ];
+        if self.config.run_in_background {
+            duties.push(runtime.spawn(Box::pin(Arc::clone(self).claim_for_ever())));
+        }
+        duties
+    }
+
+    /// A slot and a lease for an instance that is about to be created, if it can run here at once.
+    pub(crate) fn try_lease(self: &Arc<Self>) -> Option<(Slot, Lease)> {
+        let busy = self.backlog.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
+        if !self.config.run_in_background || busy {
+            return None;
+        }
+        let slot = self.take_slots(1).pop()?;
+        let runner = Arc::clone(&self.shared.runner_name);
+        Some((slot, Lease { runner, span: self.config.rules.lease }))
+    }
+
+    fn take_slots(self: &Arc<Self>, wanted: usize) -> Vec<Slot> {
+        let taken = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
+            Some(free - free.min(wanted))
+        });
+        let count = taken.unwrap_or(0).min(wanted);
+        (0..count).map(|_| Slot(Arc::clone(self))).collect()
+    }
+
+    async fn claim_for_ever(self: Arc<Self>) {
+        while !self.stopping.load(Ordering::Acquire) {
+            // Half of the room stays free for instances that are created meanwhile: those start without a
+            // claim, which is cheaper.
+            let wanted = self.free.load(Ordering::Acquire).div_ceil(2).min(CLAIM_BATCH_MAX);
+            let mut slots = self.take_slots(wanted);
+            if slots.is_empty() {
+                self.backlog.store(true, Ordering::Release);
+                self.wait_for_work(None).await;
+                continue;
+            }
+            self.wakes_at_ms.store(AWAKE, Ordering::Release);
+            let asked = Asked::now(&*self.shared.runtime);
+            match self.claim(slots.len()).await {
+                Ok(answer) => {
+                    let more = answer.next_due_at.is_some_and(|at| at <= answer.now);
+                    self.backlog.store(more, Ordering::Release);
+                    let due_in = answer.next_due_at.map(|at| at.since(answer.now));
+                    let claimed = answer.claimed.len();
+                    for run in answer.claimed {
+                        let slot = slots.pop().expect("no more is claimed than was wanted");
+                        self.start(run, answer.now, asked, Some(slot), None);
+                    }
+                    drop(slots);
+                    if claimed == 0 || !more {
+                        self.wait_for_work(due_in).await;
+                    }
+                }
+                Err(error) => {
+                    drop(slots);
+                    tracing::error!(%error, "claiming failed; trying again after the poll interval");
+                    self.wait_for_work(None).await;
+                }
+            }
+        }
+    }
+
+    async fn claim(&self, wanted: usize) -> Result<ClaimAnswer, StoreError> {
+        let request = ClaimRequest {
+            runner: Arc::clone(&self.shared.runner_name),
+            workflows: Arc::clone(&self.shared.registry.names),
+            wanted,
+            rules: self.config.rules,
+        };
+        self.shared.store.claim(request).await
+    }
+
+    /// Waits for a hint, a free slot, the next due task or the poll interval, whichever comes first.
+    async fn wait_for_work(&self, due_in: Option<Span>) {
+        let runtime = &self.shared.runtime;
+        // Jitter keeps many processes from polling in step.
+        let poll_ms = self.config.poll_interval.as_millis();
+        let jitter_ms = (runtime.random_u64() % 256) as i64 * poll_ms / 1_024;
+        let poll = Span::from_millis(poll_ms - jitter_ms);
+        let span = due_in.map_or(poll, |due| due.min(poll)).max(Span::from_millis(1));
+        self.wakes_at_ms.store(runtime.now().plus(span).as_millis(), Ordering::Release);
+        tokio::select! {
+            biased;
+            () = self.work.notified() => {}
+            () = runtime.sleep(span) => {}
+        }
+    }
+
+    /// Starts a run that was created already leased.
+    pub(crate) fn start_created(
+        self: &Arc<Self>,
+        run: ClaimedRun,
+        now: Timestamp,
+        asked: Asked,
+        slot: Slot,
+    ) {
+        self.start(run, now, asked, Some(slot), None);
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        run: ClaimedRun,
+        now: Timestamp,
+        asked: Asked,
+        slot: Option<Slot>,
+        done: Option<oneshot::Sender<()>>,
+    ) {
+        let key = run.run_key();
+        self.live.begin(key);
+        let flight = Flight { runner: Arc::clone(self), key, _slot: slot, _done: done };
+        let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
+        let task = async move { flight.runner.advance(run, clock).await };
+        // A pass bounds its own life: it leaves when its bell says so.
+        self.shared.runtime.spawn(Box::pin(task)).detach();
+    }
+
+    /// Advances one run as far as it goes and deals with how it departed.
+    async fn advance(self: &Arc<Self>, run: ClaimedRun, clock: PassClock) {
+        let key = run.run_key();
+        let Some(driver) = self.prepare(run, clock).await else { return };
+        if !self.live.attach(key, driver.bell(), driver.pass()) {
+            return;
+        }
+        if self.stopping.load(Ordering::Acquire) {
+            driver.bell().order(Order::Finish);
+        }
+        match driver.drive().await {
+            Departure::Ended(outcome) => self.shared.waiters.resolve(key.instance, Some(outcome)),
+            Departure::Suspended(Some(parkable)) => drop(self.parked.put(parkable)),
+            Departure::Suspended(None) | Departure::Paused => {}
+            Departure::Released => self.release(vec![key]).await,
+            Departure::Fenced => {
+                self.shared.waiters.resolve(key.instance, None);
+                let _ = tell_fenced(&self.shared, key).await;
+            }
+            Departure::Lost(error) => {
+                tracing::error!(%error, instance = key.instance.0, "a boundary was not committed; its run will be claimed again");
+            }
+        }
+    }
+
+    /// The driver of a claimed run: a parked one if nobody else claimed the run in between, else a new one.
+    async fn prepare(&self, run: ClaimedRun, clock: PassClock) -> Option<Driver> {
+        let key = run.run_key();
+        let shared = Arc::clone(&self.shared);
+        if let Some(parked) = self.parked.take(key) {
+            parked.set_clock(clock);
+            return Some(Driver::resume(shared, key, parked));
+        }
+        let steps = if run.is_fresh() {
+            Vec::new()
+        } else {
+            match shared.store.load_steps(run.key, key.run).await {
+                Ok(steps) => steps,
+                Err(error) => {
+                    tracing::error!(%error, instance = %run.id, "the steps of a run cannot be loaded");
+                    return None;
+                }
+            }
+        };
+        let program = shared.registry.program(&run.workflow)?;
+        let info = RunInfo { workflow: run.workflow, id: run.id.clone(), run: key.run };
+        let pass = Arc::new(Pass::new(info, &shared, clock, steps));
+        let start = Start { params: run.params, timestamp: run.created_at, instance_id: run.id };
+        let function = program.start(&start, Step::new(Arc::clone(&pass)));
+        Some(Driver::new(shared, key, pass, function))
+    }
+
+    async fn release(&self, keys: Vec<RunKey>) {
+        if let Err(error) = self.shared.store.release(keys).await {
+            tracing::warn!(%error, "leases could not be handed back; they run out by themselves");
+        }
+    }
+
+    /// See [`crate::Engine::tick`].
+    pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
+        let asked = Asked::now(&*self.shared.runtime);
+        let answer = self.claim(wanted).await?;
+        let mut departures = Vec::new();
+        for run in answer.claimed {
+            let (done, departed) = oneshot::channel();
+            self.start(run, answer.now, asked, None, Some(done));
+            departures.push(departed);
+        }
+        let processed = departures.len();
+        for departed in departures {
+            let _ = departed.await;
+        }
+        Ok(processed)
+    }
+
+    /// What a run is doing in this process right now.
+    pub(crate) fn running_step(&self, instance: InstanceKey) -> Option<RunningStep> {
+        self.live.pass(instance)?.running_step()
+    }
+
+    /// Lets running steps be recorded, then hands back what is left. Claims nothing any more.
+    pub(crate) async fn shutdown(self: &Arc<Self>, patience: Span) {
+        self.stopping.store(true, Ordering::Release);
+        self.work.notify_one();
+        self.live.order_all(Order::Finish);
+        let deadline = self.shared.runtime.sleep(patience);
+        tokio::select! {
+            biased;
+            () = self.all_departed() => {}
+            () = deadline => {
+                let left = self.live.keys();
+                self.live.order_all(Order::Abandon);
+                self.release(left).await;
+            }
+        }
+        drop(self.parked.drain());
+    }
+
+    async fn all_departed(&self) {
+        loop {
+            let departed = self.departed.notified();
+            // Slots are taken before a claim is asked for, so that none can still arrive.
+            if self.live.is_empty() && self.free.load(Ordering::Acquire) == self.config.concurrency
+            {
+                return;
+            }
+            departed.await;
+        }
+    }
+
+    /// Lets go of everything at once, as a crash would.
+    pub(crate) fn abandon_all(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.live.order_all(Order::Abandon);
+        drop(self.parked.drain());
+    }
+}
+
+impl Observer for Runner {
+    fn hint(&self, hint: Hint) {
+        match hint {
+            Hint::Due { at, .. } => {
+                if at.as_millis() < self.wakes_at_ms.load(Ordering::Acquire) {
+                    self.work.notify_one();
+                }
+            }
+            Hint::Touched(instance) => self.live.touch(instance),
+            Hint::Ended(instance) => {
+                // A run that is live here reports its own outcome, which saves reading it back.
+                if !self.live.contains(instance) {
+                    self.shared.waiters.resolve(instance, None);
+                }
+                self.live.touch(instance);
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `step.run` and `step.run_with`: a builder that is itself the future.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use piton_core::{Code, IntoSpan, Json, Refusal, Retries, Span, StepName};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Returns, Step, StepContext};
+use crate::pass::{Ask, Pass, StepPoll, panic_error, scope};
+use crate::{Error, Result, codec};
+
+/// Where the bodies of a step's attempts come from. Sealed: see [`Step::run`] and [`Step::run_with`].
+pub trait Bodies: sealed::Sealed {
+    /// The future of one attempt.
+    type Body: Future;
+    #[doc(hidden)]
+    const REPEATABLE: bool;
+    #[doc(hidden)]
+    fn next(&mut self, context: StepContext) -> Option<Self::Body>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<F> Sealed for super::Once<F> {}
+    impl<C> Sealed for super::Each<C> {}
+}
+
+/// One future, good for one attempt; a retry gets its body from the next pass.
+pub struct Once<F>(Option<F>);
+
+impl<F> Once<F> {
+    pub(super) fn new(body: F) -> Self {
+        Self(Some(body))
+    }
+}
+
+impl<F: Future> Bodies for Once<F> {
+    type Body = F;
+    const REPEATABLE: bool = false;
+
+    fn next(&mut self, _: StepContext) -> Option<F> {
+        self.0.take()
+    }
+}
+
+/// A closure that makes a body for each attempt.
+pub struct Each<C>(C);
+
+impl<C> Each<C> {
+    pub(super) fn new(make: C) -> Self {
+        Self(make)
+    }
+}
+
+impl<C: FnMut(StepContext) -> F, F: Future> Bodies for Each<C> {
+    type Body = F;
+    const REPEATABLE: bool = true;
+
+    fn next(&mut self, context: StepContext) -> Option<F> {
+        Some((self.0)(context))
+    }
+}
+
+pin_project! {
+    /// A `do` step: set [`retries`](Run::retries) and [`timeout`](Run::timeout), then await it, alone or
+    /// in `join!`, `try_join!` and `select!`.
+    #[must_use = "a step does nothing unless it is awaited"]
+    pub struct Run<'s, T, B: Bodies> {
+        bodies: B,
+        #[pin]
+        body: Option<B::Body>,
+        step: Asking,
+        retries: Option<Retries>,
+        timeout: Option<std::result::Result<Span, piton_core::DurationError>>,
+        context: Option<StepContext>,
+        returns: Returns<'s, T>,
+    }
+}
+
+impl<'s, T, B: Bodies> Run<'s, T, B> {
+    pub(super) fn new(step: &'s Step, name: String, bodies: B) -> Self {
+        Self {
+            bodies,
+            body: None,
+            step: Asking::new(step, name),
+            retries: None,
+            timeout: None,
+            context: None,
+            returns: PhantomData,
+        }
+    }
+
+    /// Sets the retry policy.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// async fn pay(_: Event<()>, step: &Step) -> Result<()> {
+    ///     step.run("charge", async { Ok(()) }).retries(Retries::linear(3, "2 seconds")).await
+    /// }
+    /// # let _ = workflow("pay", pay);
+    /// ```
+    pub fn retries(mut self, retries: Retries) -> Self {
+        self.retries = Some(retries);
+        self
+    }
+
+    /// Sets how long one attempt may take. A body that takes longer is dropped; the attempt has failed
+    /// with an error named `StepTimeout`, and is retried like any other.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// async fn pay(_: Event<()>, step: &Step) -> Result<()> {
+    ///     step.run("charge", async { Ok(()) }).timeout("30 seconds").await
+    /// }
+    /// # let _ = workflow("pay", pay);
+    /// ```
+    pub fn timeout(mut self, timeout: impl IntoSpan) -> Self {
+        self.timeout = Some(timeout.into_span());
+        self
+    }
+}
+
+impl<T, F, B> Future for Run<'_, T, B>
+where
+    T: Serialize + DeserializeOwned,
+    F: Future<Output = Result<T>>,
+    B: Bodies<Body = F>,
+{
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let mut this = self.project();
+        if !this.step.is_asked() {
+            let ask = do_ask::<B>(this.step.pass(), this.retries.take(), this.timeout.take())?;
+            this.step.ask(ask, context)?;
+        }
+        let attempt = match this.step.poll(context) {
+            StepPoll::Pending => {
+                this.body.set(None);
+                return Poll::Pending;
+            }
+            StepPoll::Done(outcome) => return Poll::Ready(this.step.decode(outcome)),
+            StepPoll::Run { attempt } => attempt,
+            StepPoll::Start { attempt } => {
+                let cx = StepContext::new(Arc::clone(this.step.pass()), this.step.name(), attempt);
+                *this.context = Some(cx.clone());
+                let body = this.bodies.next(cx).expect("a body is granted once per future");
+                this.body.set(Some(body));
+                attempt
+            }
+        };
+        let body = this.body.as_mut().as_pin_mut().expect("set when the attempt started");
+        let outcome = ready!(poll_body(body, this.step, attempt, context));
+        this.body.set(None);
+        let mutations = this.context.take().map(|cx| cx.take_mutations()).unwrap_or_default();
+        this.step.pass().body_ended(this.step.name(), outcome, mutations);
+        // The driver takes note as soon as the function rests; its reveal will wake us.
+        Poll::Pending
+    }
+}
+
+fn do_ask<B: Bodies>(
+    pass: &Pass,
+    retries: Option<Retries>,
+    timeout: Option<std::result::Result<Span, piton_core::DurationError>>,
+) -> Result<Ask> {
+    let defaults = &pass.step_defaults;
+    let retries = match retries {
+        Some(retries) => {
+            retries.check()?;
+            Arc::new(retries)
+        }
+        None => Arc::clone(&defaults.retries),
+    };
+    let timeout = timeout.transpose()?.unwrap_or(defaults.timeout);
+    if timeout <= Span::ZERO {
+        let message = format!("a step's timeout of {timeout} must be longer than nothing");
+        return Err(Refusal::new(Code::InvalidDuration, message).into());
+    }
+    Ok(Ask::Do { retries, timeout, repeatable: B::REPEATABLE })
+}
+
+/// Polls a body inside its scope; a panic is an error of the attempt.
+fn poll_body<T: Serialize, F: Future<Output = Result<T>>>(
+    body: Pin<&mut F>,
+    step: &Asking,
+    attempt: u32,
+    context: &mut Context<'_>,
+) -> Poll<Result<Json>> {
+    let name = step.name();
+    let scope = scope::Scope { pass: Arc::clone(step.pass()), step: Some((name.clone(), attempt)) };
+    let _scope = scope::enter(scope);
+    let outcome = match catch_unwind(AssertUnwindSafe(|| body.poll(context))) {
+        Ok(poll) => ready!(poll),
+        Err(payload) => Err(panic_error(&*payload)),
+    };
+    Poll::Ready(
+        outcome.and_then(|value| codec::encode(|| format!("the result of step {name:?}"), &value)),
+    )
+}
+
+impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({:?})", self.step.raw_name)
+    }
+}
+
+/// A step's future towards the pass: asks once, polls, and lets go when dropped.
+pub(super) struct Asking {
+    pass: Arc<Pass>,
+    raw_name: String,
+    /// Parsed when the step is asked for.
+    name: Option<StepName>,
+    state: AskState,
+}
+
+#[derive(PartialEq, Eq)]
+enum AskState {
+    NotYet,
+    Asked,
+    Done,
+}
+
+impl Asking {
+    pub(super) fn new(step: &Step, raw_name: String) -> Self {
+        Self { pass: Arc::clone(step.pass()), raw_name, name: None, state: AskState::NotYet }
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        self.state != AskState::NotYet
+    }
+
+    pub(super) fn pass(&self) -> &Arc<Pass> {
+        &self.pass
+    }
+
+    pub(super) fn raw_name(&self) -> &str {
+        &self.raw_name
+    }
+
+    /// The name, once asked.
+    pub(super) fn name(&self) -> &StepName {
+        self.name.as_ref().expect("the step was asked for")
+    }
+
+    pub(super) fn ask(&mut self, ask: Ask, context: &mut Context<'_>) -> Result<()> {
+        let name = StepName::parse(&self.raw_name, &self.pass.limits)?;
+        self.pass.ask(&name, ask, context.waker())?;
+        self.name = Some(name);
+        self.state = AskState::Asked;
+        Ok(())
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> StepPoll {
+        assert!(self.state == AskState::Asked, "a step was polled after it had returned");
+        let poll = self.pass.poll(self.name(), context.waker());
+        if matches!(poll, StepPoll::Done(_)) {
+            self.pass.drop_ask(self.name());
+            self.state = AskState::Done;
+        }
+        poll
+    }
+
+    /// What the step returns: the value as it comes out of storage, on the first pass too.
+    pub(super) fn decode<T: DeserializeOwned>(
+        &self,
+        outcome: std::result::Result<Json, piton_core::record::RecordedError>,
+    ) -> Result<T> {
+        let json = outcome.map_err(|error| Error::from_record(&error))?;
+        codec::decode(|| format!("the recorded result of step {:?}", self.raw_name), &json)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if self.state == AskState::Asked {
+            self.pass.drop_ask(self.name());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Claiming due tasks.
+//!
+//! The candidates of a workflow come from the two indexes of `piton_task` alone: what is paused, sleeping,
+//! finished or of a workflow nobody asked for is never looked at.
+
+use std::sync::Arc;
+
+use piton_core::claim::{self, Claim, ClaimRules};
+use piton_core::record::Task;
+use piton_core::{Span, TaskState, WorkflowName, story};
+
+use super::batch::Batch;
+use super::task::Candidate;
+use super::trouble::{Outcome, Trouble};
+use super::{instance, log, task};
+use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
+
+/// Runs that one claim may take: it bounds how long the writer works for one runner.
+const CLAIM_MAX: usize = 1024;
+
+/// Claims for a runner, in the order of `piton_core::claim`.
+pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<ClaimAnswer> {
+    let mut claimed = Vec::new();
+    for candidate in choose(batch, request)? {
+        let workflow = &request.workflows[candidate.workflow];
+        let taken = take(batch, candidate, workflow, &request.rules, &request.runner);
+        match taken {
+            Ok(Some(run)) => claimed.push(run),
+            Ok(None) => {}
+            // One row that cannot be read must not keep the others from running.
+            Err(Trouble::Answer(error)) => {
+                tracing::error!(%error, "a task cannot be claimed and is set aside");
+                task::set_aside(batch.db, candidate.key)?;
+            }
+            Err(Trouble::Batch(failure)) => return Err(Trouble::Batch(failure)),
+        }
+    }
+    let next = task::next_due_at(batch.db, &request.workflows)?;
+    Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
+}
+
+/// Resuming work first, then new work, each oldest first.
+fn choose(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<Vec<Candidate>> {
+    let (now, wanted) = (batch.now, request.wanted.min(CLAIM_MAX));
+    if wanted == 0 {
+        return Ok(Vec::new());
+    }
+    let (mut resuming, mut new) = (Vec::new(), Vec::new());
+    for workflow in request.workflows.iter().enumerate() {
+        resuming.extend(task::due(batch.db, workflow, true, now, wanted)?);
+        resuming.extend(task::expired(batch.db, workflow, now, wanted)?);
+        new.extend(task::due(batch.db, workflow, false, now, wanted)?);
+    }
+    resuming.sort_unstable();
+    new.sort_unstable();
+    let waited = new.first().map_or(Span::from_millis(0), |oldest| now.since(oldest.run_at));
+    let (resuming_share, new_share) = claim::share(wanted, resuming.len(), new.len(), waited);
+    resuming.truncate(resuming_share);
+    resuming.extend(new.drain(..new_share));
+    Ok(resuming)
+}
+
+/// `None` if the rules do something else with the task than to lease it. Reads everything before it writes.
+fn take(
+    batch: &mut Batch<'_, '_>,
+    candidate: Candidate,
+    workflow: &WorkflowName,
+    rules: &ClaimRules,
+    runner: &Arc<str>,
+) -> Outcome<Option<ClaimedRun>> {
+    let key = candidate.key;
+    let Some(before) = task::get(batch.db, key)? else {
+        return Ok(None);
+    };
+    match claim::claim(&before, rules, batch.now) {
+        Claim::Skip => {}
+        Claim::Hold(change, paused) => {
+            task::apply(batch.db, key, &before, &change)?;
+            instance::apply(batch.db, key, &paused, batch.now)?;
+            log::tell(batch, key, before.run, story::paused())?;
+        }
+        Claim::Quarantine(change, ended) => {
+            task::apply(batch.db, key, &before, &change)?;
+            instance::apply(batch.db, key, &ended, batch.now)?;
+            if let Some(error) = &ended.error {
+                log::tell(batch, key, before.run, story::quarantined(error))?;
+            }
+            batch.hints.push(Hint::Ended(key));
+        }
+        Claim::Lease(task) => {
+            return lease(batch, candidate, workflow, &before, task, runner).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn lease(
+    batch: &mut Batch<'_, '_>,
+    candidate: Candidate,
+    workflow: &WorkflowName,
+    before: &Task,
+    task: Task,
+    runner: &Arc<str>,
+) -> Outcome<ClaimedRun> {
+    let key = candidate.key;
+    let to_run = instance::wake(batch.db, key, batch.now)?;
+    task::lease(batch.db, key, &task, runner)?;
+    let line = match before.state {
+        TaskState::Leased => story::taken_over(runner, task.epoch),
+        TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+    };
+    log::tell(batch, key, task.run, line)?;
+    Ok(ClaimedRun {
+        workflow: workflow.clone(),
+        id: to_run.id,
+        params: to_run.params,
+        created_at: to_run.created_at,
+        key,
+        task,
+    })
+}

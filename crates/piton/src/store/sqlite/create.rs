@@ -1,0 +1,73 @@
+//! Creating instances with their tasks.
+
+use std::collections::HashSet;
+
+use piton_core::{Code, InstanceId, Refusal, WorkflowName, lifecycle, story};
+
+use super::batch::Batch;
+use super::trouble::Outcome;
+use super::{instance, log, task};
+use crate::store::{CreateRequest, Created, Existing, Lease, NewInstance};
+
+/// Creates what the request asks for, all or nothing.
+pub(super) fn create(batch: &mut Batch<'_, '_>, request: CreateRequest) -> Outcome<Vec<Created>> {
+    // One insert checks itself; several must all be known to succeed before the first is written.
+    if request.existing == Existing::Refuse && request.instances.len() > 1 {
+        refuse_existing(batch, &request)?;
+    }
+    let mut all = Vec::with_capacity(request.instances.len());
+    for new in request.instances {
+        let id = new.id.clone();
+        let created = create_one(batch, &request.workflow, new, request.lease.as_ref())?;
+        match (created, request.existing) {
+            (Some(created), _) => all.push(created),
+            (None, Existing::Skip) => {}
+            (None, Existing::Refuse) => return Err(id_exists(&request.workflow, &id).into()),
+        }
+    }
+    Ok(all)
+}
+
+fn refuse_existing(batch: &mut Batch<'_, '_>, request: &CreateRequest) -> Outcome<()> {
+    let mut seen = HashSet::with_capacity(request.instances.len());
+    for new in &request.instances {
+        if !seen.insert(&new.id) || instance::exists(batch.db, &request.workflow, &new.id)? {
+            return Err(id_exists(&request.workflow, &new.id).into());
+        }
+    }
+    Ok(())
+}
+
+fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
+    let message = format!("workflow `{workflow}` has an instance `{id}` already");
+    Refusal::new(Code::InstanceIdAlreadyExists, message)
+}
+
+/// `None` if the id exists already.
+fn create_one(
+    batch: &mut Batch<'_, '_>,
+    workflow: &WorkflowName,
+    new: NewInstance,
+    lease: Option<&Lease>,
+) -> Outcome<Option<Created>> {
+    let now = batch.now;
+    let started_at = lease.map(|_| now);
+    let inserted = instance::insert(batch.db, workflow, &new.id, &new.params, now, started_at)?;
+    let Some(key) = inserted else {
+        return Ok(None);
+    };
+    let first = lifecycle::first_task(now, lease.map(|lease| now.plus(lease.span)));
+    let owner = lease.map(|lease| &lease.runner);
+    task::insert(batch.db, key, workflow, &first, owner)?;
+    match lease {
+        Some(lease) => {
+            let line = story::claimed(&lease.runner, first.epoch);
+            log::tell(batch, key, first.run, line)?;
+        }
+        None => batch.hint_due(workflow, first.run_at),
+    }
+    Ok(Some(Created {
+        instance: instance::fresh(key, workflow, new, now, started_at),
+        epoch: first.epoch,
+    }))
+}

@@ -1,0 +1,167 @@
+//! The rows of `piton_event`, and what the arrival of an event does.
+
+use piton_core::record::{EventRecord, InstanceKey, RunKey, RunNumber};
+use piton_core::{EventType, StepName, Timestamp, lifecycle};
+use rusqlite::{Row, params};
+
+use super::batch::Batch;
+use super::cells::Cells;
+use super::statements::Statements;
+use super::trouble::Outcome;
+use super::{instance, step, task};
+use crate::store::{NewEvent, PageQuery};
+
+const TABLE: &str = "piton_event";
+
+macro_rules! select_event {
+    ($index:literal) => {
+        concat!(
+            "SELECT instance_key, run_number, seq, id, type, created_at, delivered_at, consumed_by, payload
+            FROM piton_event ",
+            $index,
+            " WHERE instance_key = ?1"
+        )
+    };
+}
+
+pub(super) const EVENT_BY_IDEMPOTENCY_KEY: &str = concat!(
+    select_event!("INDEXED BY piton_event_by_idempotency_key"),
+    " AND idempotency_key = ?2"
+);
+
+/// The first entry of the buffer that arrived in time. Only entries that came after the deadline are passed over.
+pub(super) const EVENT_OLDEST: &str = concat!(
+    select_event!("INDEXED BY piton_event_buffer"),
+    " AND run_number = ?2 AND type = ?3 AND delivered_at IS NULL AND created_at <= ?4
+    ORDER BY seq LIMIT 1"
+);
+
+pub(super) const EVENT_PAGE: &str =
+    concat!(select_event!(""), " AND run_number = ?2 AND seq > ?3 ORDER BY seq LIMIT ?4");
+
+pub(super) const EVENT_PAGE_DESCENDING: &str =
+    concat!(select_event!(""), " AND run_number = ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4");
+
+pub(super) const EVENT_LAST_SEQ: &str =
+    "SELECT max(seq) FROM piton_event WHERE instance_key = ?1 AND run_number = ?2";
+
+pub(super) const EVENT_INSERT: &str = "\
+    INSERT INTO piton_event (instance_key, run_number, seq, id, type, idempotency_key, created_at, payload)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+pub(super) const EVENT_DELIVER: &str = "\
+    UPDATE piton_event SET delivered_at = ?4, consumed_by = ?5
+    WHERE instance_key = ?1 AND run_number = ?2 AND seq = ?3";
+
+fn decode(row: &Row<'_>) -> Outcome<EventRecord> {
+    let cells = Cells::keyed(row, TABLE)?;
+    Ok(EventRecord {
+        run: cells.number(1)?,
+        seq: cells.number(2)?,
+        id: cells.shared(3)?,
+        event_type: EventType::from_stored(cells.shared(4)?),
+        created_at: cells.time(5)?,
+        delivered_at: cells.opt_time(6)?,
+        consumed_by: cells.opt_text(7)?.map(StepName::from_stored),
+        payload: cells.json(8)?,
+    })
+}
+
+/// The event a wait of this type takes next, if one arrived by the deadline.
+pub(super) fn oldest(
+    db: &mut Statements<'_>,
+    key: &RunKey,
+    event_type: &EventType,
+    deadline: Option<Timestamp>,
+) -> Outcome<Option<EventRecord>> {
+    let deadline = deadline.map_or(i64::MAX, Timestamp::as_millis);
+    let params = params![key.instance.0, key.run, event_type.as_str(), deadline];
+    db.one(EVENT_OLDEST, params, decode)
+}
+
+/// Marks an event as taken, so that no other wait finds it.
+pub(super) fn deliver(
+    db: &mut Statements<'_>,
+    key: &RunKey,
+    event: &EventRecord,
+    to: &StepName,
+    now: Timestamp,
+) -> Outcome<()> {
+    let (now, to) = (now.as_millis(), to.as_str());
+    let params = params![key.instance.0, key.run, seq_of(event.seq), now, to];
+    db.execute(EVENT_DELIVER, params)?;
+    Ok(())
+}
+
+pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<EventRecord>> {
+    let sql = if page.descending { EVENT_PAGE_DESCENDING } else { EVENT_PAGE };
+    let params = params![page.instance.0, page.run, page.behind(), page.limit];
+    db.all(sql, params, decode)
+}
+
+/// Stores an event and wakes the run that hibernates for it, in one transaction (rule R5).
+pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRecord> {
+    let db = &mut *batch.db;
+    let standing = instance::standing(db, &new.workflow, &new.id)?;
+    let key = standing.key;
+    if let Some(idempotency_key) = &new.idempotency_key {
+        let params = params![key.0, idempotency_key];
+        if let Some(first) = db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)? {
+            return Ok(first);
+        }
+    }
+    let task = task::get(db, key)?;
+    let waits = step::waits_for(db, key, standing.run, &new.event_type)?;
+    let change = lifecycle::event_arrived(standing.status, task.as_ref(), waits, batch.now)?;
+
+    let event = EventRecord {
+        id: batch.ids.next("evt"),
+        run: standing.run,
+        seq: last_seq(db, key, standing.run)? + 1,
+        event_type: new.event_type.clone(),
+        payload: new.payload.clone(),
+        created_at: batch.now,
+        delivered_at: None,
+        consumed_by: None,
+    };
+    insert(db, key, &event, new)?;
+    if let Some(task) = &task {
+        task::apply(db, key, task, &change)?;
+        batch.hint_task(key, &new.workflow, task, &change);
+    }
+    Ok(event)
+}
+
+fn insert(
+    db: &mut Statements<'_>,
+    key: InstanceKey,
+    event: &EventRecord,
+    new: &NewEvent,
+) -> Outcome<()> {
+    db.execute(
+        EVENT_INSERT,
+        params![
+            key.0,
+            event.run,
+            seq_of(event.seq),
+            event.id,
+            event.event_type.as_str(),
+            new.idempotency_key,
+            event.created_at.as_millis(),
+            event.payload.as_str(),
+        ],
+    )?;
+    Ok(())
+}
+
+fn last_seq(db: &mut Statements<'_>, key: InstanceKey, run: RunNumber) -> Outcome<u64> {
+    let last = db.one(EVENT_LAST_SEQ, params![key.0, run], |row| {
+        Cells::new(row, TABLE, key).opt_number(0)
+    })?;
+    Ok(last.flatten().unwrap_or(0))
+}
+
+/// SQLite's integers are signed; no run gets that many events.
+fn seq_of(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}

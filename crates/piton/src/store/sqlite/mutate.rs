@@ -1,0 +1,128 @@
+//! The user's own work inside a boundary's transaction.
+//!
+//! Whatever happens here concerns one step only: its savepoint is rolled back and its caller is told. Except
+//! when the transaction itself is gone: then the store stops, because rows of others went with it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use piton_core::Code;
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{ErrorCode, ToSql, params_from_iter};
+
+use super::batch::Batch;
+use super::trouble::{Failure, Outcome, Trouble, code_of, is_unique_violation, mutation_failed};
+use super::{create, event};
+use crate::store::{
+    CreateRequest, Existing, Mutation, MutationError, SqlValue, SqliteWork, StoreError,
+};
+
+/// Runs one mutation.
+pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()> {
+    let outcome = match mutation {
+        Mutation::Execute { sql, params } => execute(batch, &sql, params),
+        Mutation::Sqlite(work) => run_user_code(batch, work),
+        Mutation::Create { workflow, instance } => {
+            let request = CreateRequest {
+                workflow,
+                instances: vec![instance],
+                existing: Existing::Refuse,
+                lease: None,
+            };
+            create::create(batch, request).map(drop).map_err(as_mutation)
+        }
+        Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
+    };
+    match outcome {
+        Err(trouble @ Trouble::Batch(_)) => Err(trouble),
+        // SQLite itself rolls back on some errors; user SQL can end the transaction, and can hide either.
+        _ if batch.tx.is_autocommit() => Err(Trouble::Batch(Failure::fatal(
+            "a step's transaction ended the store's own transaction; SQL of a step must not COMMIT or \
+             ROLLBACK: fix it, then restart the process",
+        ))),
+        outcome => outcome,
+    }
+}
+
+fn execute(batch: &mut Batch<'_, '_>, sql: &str, params: Vec<SqlValue>) -> Outcome<()> {
+    let run = || {
+        let mut statement = batch.tx.prepare_cached(sql)?;
+        statement.execute(params_from_iter(params))
+    };
+    run().map(drop).map_err(|error| judge(&error))
+}
+
+fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {
+    // Nothing of ours is left half-changed by a panic: the savepoint takes the rows back.
+    match catch_unwind(AssertUnwindSafe(|| work(batch.tx))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(judge_user_error(&error)),
+        Err(panic) => {
+            let message = panic_message(panic.as_ref());
+            Err(mutation_failed(
+                Code::StepTransaction,
+                format!("the step's transaction panicked: {message}"),
+            ))
+        }
+    }
+}
+
+/// What user code returned may be a SQLite error in disguise.
+fn judge_user_error(error: &crate::Error) -> Trouble {
+    let mut cause = error.source().map(|source| source as &dyn std::error::Error);
+    while let Some(source) = cause {
+        if let Some(sqlite) = source.downcast_ref::<rusqlite::Error>() {
+            return judge(sqlite);
+        }
+        cause = source.source();
+    }
+    mutation_failed(Code::StepTransaction, error.to_string())
+}
+
+fn judge(error: &rusqlite::Error) -> Trouble {
+    // A full or broken disk is nobody's step: the batch fails as it would for a row of ours.
+    if let Some(
+        ErrorCode::DiskFull
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::DatabaseCorrupt
+        | ErrorCode::NotADatabase
+        | ErrorCode::DatabaseBusy,
+    ) = code_of(error)
+    {
+        return Trouble::Batch(Failure::from(error));
+    }
+    let code =
+        if is_unique_violation(error) { Code::UniqueConstraint } else { Code::StepTransaction };
+    mutation_failed(code, error.to_string())
+}
+
+/// A refused create or event is a failed mutation with the refusal's own code.
+fn as_mutation(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Answer(StoreError::Refused(refusal)) => {
+            Trouble::Answer(StoreError::Mutation(MutationError {
+                code: refusal.code,
+                message: refusal.message,
+            }))
+        }
+        trouble @ (Trouble::Answer(_) | Trouble::Batch(_)) => trouble,
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        return text;
+    }
+    panic.downcast_ref::<String>().map_or("no message", String::as_str)
+}
+
+impl ToSql for SqlValue {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            SqlValue::Null => ToSqlOutput::Owned(Value::Null),
+            SqlValue::Integer(value) => ToSqlOutput::Owned(Value::Integer(*value)),
+            SqlValue::Real(value) => ToSqlOutput::Owned(Value::Real(*value)),
+            SqlValue::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            SqlValue::Blob(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! The rows of `piton_task`.
+
+use std::sync::Arc;
+
+use piton_core::boundary::TaskChange;
+use piton_core::record::{InstanceKey, Task};
+use piton_core::{Timestamp, WorkflowName};
+use rusqlite::{Row, params};
+
+use super::cells::Cells;
+use super::statements::Statements;
+use super::trouble::Outcome;
+
+const TABLE: &str = "piton_task";
+
+/// The guard's one point read.
+pub(super) const TASK_GET: &str = "\
+    SELECT run_number, kind, state, run_at, lease_until, epoch, claims_without_progress, pause_requested
+    FROM piton_task WHERE instance_key = ?1";
+
+pub(super) const TASK_WORKFLOW: &str =
+    "SELECT workflow_name FROM piton_task WHERE instance_key = ?1";
+
+pub(super) const TASK_INSERT: &str = "\
+    INSERT INTO piton_task (instance_key, workflow_name, run_number, kind, state, run_at, lease_until, lease_owner,
+        epoch, claims_without_progress, pause_requested)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+
+/// A task that is not leased has no owner.
+pub(super) const TASK_PUT: &str = "\
+    UPDATE piton_task SET run_number = ?2, kind = ?3, state = ?4, run_at = ?5, lease_until = ?6,
+        lease_owner = iif(?4 = 'leased', lease_owner, NULL), epoch = ?7, claims_without_progress = ?8,
+        pause_requested = ?9
+    WHERE instance_key = ?1";
+
+/// Touches no index: what a boundary in the middle of a pass and a requested pause may change.
+pub(super) const TASK_NOTE: &str = "\
+    UPDATE piton_task SET claims_without_progress = ?2, pause_requested = ?3 WHERE instance_key = ?1";
+
+pub(super) const TASK_CLAIM: &str = "\
+    UPDATE piton_task SET state = 'leased', lease_until = ?2, lease_owner = ?3, epoch = ?4,
+        claims_without_progress = ?5
+    WHERE instance_key = ?1";
+
+pub(super) const TASK_RENEW: &str =
+    "UPDATE piton_task SET lease_until = ?2 WHERE instance_key = ?1";
+
+pub(super) const TASK_DELETE: &str = "DELETE FROM piton_task WHERE instance_key = ?1";
+
+/// A row that cannot be read leaves the indexes, so that claims do not stumble over it for ever.
+pub(super) const TASK_SET_ASIDE: &str =
+    "UPDATE piton_task SET state = 'held' WHERE instance_key = ?1";
+
+/// Ties by key, the order of creation. INDEXED BY, here and elsewhere: no statistics may ever change the plan.
+pub(super) const TASK_DUE: &str = "\
+    SELECT run_at, instance_key FROM piton_task INDEXED BY piton_task_due
+    WHERE workflow_name = ?1 AND resuming = ?2 AND state = 'pending' AND run_at <= ?3
+    ORDER BY run_at, instance_key LIMIT ?4";
+
+pub(super) const TASK_EXPIRED: &str = "\
+    SELECT run_at, instance_key FROM piton_task INDEXED BY piton_task_leased
+    WHERE workflow_name = ?1 AND state = 'leased' AND lease_until <= ?2
+    ORDER BY lease_until, instance_key LIMIT ?3";
+
+pub(super) const TASK_NEXT_PENDING: &str = "\
+    SELECT run_at FROM piton_task INDEXED BY piton_task_due
+    WHERE workflow_name = ?1 AND resuming = ?2 AND state = 'pending' ORDER BY run_at LIMIT 1";
+
+pub(super) const TASK_NEXT_EXPIRY: &str = "\
+    SELECT lease_until FROM piton_task INDEXED BY piton_task_leased
+    WHERE workflow_name = ?1 AND state = 'leased' ORDER BY lease_until LIMIT 1";
+
+pub(super) const TASK_LEASED: &str =
+    "SELECT instance_key FROM piton_task INDEXED BY piton_task_leased WHERE state = 'leased'";
+
+pub(super) const TASK_BACKLOG: &str =
+    "SELECT workflow_name, count(*) FROM piton_task GROUP BY workflow_name ORDER BY workflow_name";
+
+/// A task that a claim may take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    pub(super) run_at: Timestamp,
+    pub(super) key: InstanceKey,
+    /// Which of the workflows asked for it belongs to.
+    pub(super) workflow: usize,
+}
+
+pub(super) fn get(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
+    db.one(TASK_GET, [key.0], |row| decode(row, key))
+}
+
+fn decode(row: &Row<'_>, key: InstanceKey) -> Outcome<Task> {
+    let cells = Cells::new(row, TABLE, key);
+    Ok(Task {
+        run: cells.number(0)?,
+        kind: cells.word(1)?,
+        state: cells.word(2)?,
+        run_at: cells.time(3)?,
+        lease_until: cells.opt_time(4)?,
+        epoch: cells.number(5)?,
+        claims_without_progress: cells.number(6)?,
+        pause_requested: cells.flag(7)?,
+    })
+}
+
+/// The workflow of a live task.
+pub(super) fn workflow(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<WorkflowName>> {
+    db.one(TASK_WORKFLOW, [key.0], |row| {
+        let name = Cells::new(row, TABLE, key).shared(0)?;
+        Ok(WorkflowName::from_stored(name))
+    })
+}
+
+pub(super) fn insert(
+    db: &mut Statements<'_>,
+    key: InstanceKey,
+    workflow: &WorkflowName,
+    task: &Task,
+    owner: Option<&Arc<str>>,
+) -> Outcome<()> {
+    db.execute(
+        TASK_INSERT,
+        params![
+            key.0,
+            workflow.as_str(),
+            task.run,
+            task.kind.as_str(),
+            task.state.as_str(),
+            task.run_at.as_millis(),
+            task.lease_until.map(Timestamp::as_millis),
+            owner,
+            signed(task.epoch),
+            task.claims_without_progress,
+            task.pause_requested,
+        ],
+    )?;
+    Ok(())
+}
+
+/// Makes the row what `change` says; `before` is what it is now.
+pub(super) fn apply(
+    db: &mut Statements<'_>,
+    key: InstanceKey,
+    before: &Task,
+    change: &TaskChange,
+) -> Outcome<()> {
+    match change {
+        TaskChange::Keep => {}
+        TaskChange::Delete => delete(db, key)?,
+        TaskChange::Put(task) => put(db, key, before, task)?,
+    }
+    Ok(())
+}
+
+fn put(db: &mut Statements<'_>, key: InstanceKey, before: &Task, task: &Task) -> Outcome<()> {
+    let noted = Task {
+        claims_without_progress: task.claims_without_progress,
+        pause_requested: task.pause_requested,
+        ..*before
+    };
+    if noted == *task {
+        let claims = task.claims_without_progress;
+        db.execute(TASK_NOTE, params![key.0, claims, task.pause_requested])?;
+        return Ok(());
+    }
+    db.execute(
+        TASK_PUT,
+        params![
+            key.0,
+            task.run,
+            task.kind.as_str(),
+            task.state.as_str(),
+            task.run_at.as_millis(),
+            task.lease_until.map(Timestamp::as_millis),
+            signed(task.epoch),
+            task.claims_without_progress,
+            task.pause_requested,
+        ],
+    )?;
+    Ok(())
+}
+
+/// Leases the row to `owner` as `task` says.
+pub(super) fn lease(
+    db: &mut Statements<'_>,
+    key: InstanceKey,
+    task: &Task,
+    owner: &Arc<str>,
+) -> Outcome<()> {
+    let until = task.lease_until.map(Timestamp::as_millis);
+    let (epoch, claims) = (signed(task.epoch), task.claims_without_progress);
+    db.execute(TASK_CLAIM, params![key.0, until, owner, epoch, claims])?;
+    Ok(())
+}
+
+pub(super) fn renew(db: &mut Statements<'_>, key: InstanceKey, until: Timestamp) -> Outcome<()> {
+    db.execute(TASK_RENEW, params![key.0, until.as_millis()])?;
+    Ok(())
+}
+
+pub(super) fn delete(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<()> {
+    db.execute(TASK_DELETE, [key.0])?;
+    Ok(())
+}
+
+pub(super) fn set_aside(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<()> {
+    db.execute(TASK_SET_ASIDE, [key.0])?;
+    Ok(())
+}
+
+/// The oldest due tasks of a workflow that resume something, or that are new.
+pub(super) fn due(
+    db: &mut Statements<'_>,
+    (index, workflow): (usize, &WorkflowName),
+    resuming: bool,
+    now: Timestamp,
+    limit: usize,
+) -> Outcome<Vec<Candidate>> {
+    let params = params![workflow.as_str(), resuming, now.as_millis(), count(limit)];
+    db.all(TASK_DUE, params, |row| candidate(row, index))
+}
+
+/// Tasks of a workflow whose runner let its lease run out.
+pub(super) fn expired(
+    db: &mut Statements<'_>,
+    (index, workflow): (usize, &WorkflowName),
+    now: Timestamp,
+    limit: usize,
+) -> Outcome<Vec<Candidate>> {
+    let params = params![workflow.as_str(), now.as_millis(), count(limit)];
+    db.all(TASK_EXPIRED, params, |row| candidate(row, index))
+}
+
+fn candidate(row: &Row<'_>, workflow: usize) -> Outcome<Candidate> {
+    Ok(Candidate {
+        run_at: Timestamp::from_millis(row.get(0)?),
+        key: InstanceKey(row.get(1)?),
+        workflow,
+    })
+}
+
+/// When the earliest task of these workflows can be claimed.
+pub(super) fn next_due_at(
+    db: &mut Statements<'_>,
+    workflows: &[WorkflowName],
+) -> Outcome<Option<Timestamp>> {
+    let mut earliest = None;
+    let mut consider = |found: Option<Timestamp>| {
+        earliest = [earliest, found].into_iter().flatten().min();
+    };
+    for workflow in workflows {
+        for resuming in [false, true] {
+            let params = params![workflow.as_str(), resuming];
+            consider(db.one(TASK_NEXT_PENDING, params, time)?);
+        }
+        consider(db.one(TASK_NEXT_EXPIRY, [workflow.as_str()], time)?);
+    }
+    Ok(earliest)
+}
+
+fn time(row: &Row<'_>) -> Outcome<Timestamp> {
+    Ok(Timestamp::from_millis(row.get(0)?))
+}
+
+pub(super) fn leased(db: &mut Statements<'_>) -> Outcome<Vec<InstanceKey>> {
+    db.all(TASK_LEASED, [], |row| Ok(InstanceKey(row.get(0)?)))
+}
+
+pub(super) fn backlog(db: &mut Statements<'_>) -> Outcome<Vec<(WorkflowName, u64)>> {
+    db.all(TASK_BACKLOG, [], |row| {
+        let name: Arc<str> = row.get(0)?;
+        let tasks: i64 = row.get(1)?;
+        Ok((WorkflowName::from_stored(name), tasks.unsigned_abs()))
+    })
+}
+
+/// SQLite's integers are signed; an epoch counts claims and never gets that far.
+fn signed(epoch: u64) -> i64 {
+    i64::try_from(epoch).unwrap_or(i64::MAX)
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,50 @@
+//! Reads that put several tables together.
+
+use piton_core::record::InstanceKey;
+use piton_core::{InstanceId, WorkflowName};
+
+use super::statements::Statements;
+use super::trouble::Outcome;
+use super::{instance, step};
+use crate::store::{InstanceView, PageQuery};
+
+/// An instance with the step it waits for.
+pub(super) fn instance(
+    db: &mut Statements<'_>,
+    workflow: &WorkflowName,
+    id: &InstanceId,
+) -> Outcome<Option<InstanceView>> {
+    let Some(mut record) = instance::by_id(db, workflow, id)? else {
+        return Ok(None);
+    };
+    let mut waiting_for = None;
+    // A boundary in the middle of a pass leaves the instance's row alone; the end of a run does not.
+    if !record.status.is_terminal() {
+        let newest = step::newest(db, record.key, record.run)?;
+        record.updated_at = newest.map_or(record.updated_at, |at| at.max(record.updated_at));
+        waiting_for = step::waking_first(db, record.key, record.run)?;
+    }
+    Ok(Some(InstanceView { record, waiting_for }))
+}
+
+/// Which of these instances have ended.
+pub(super) fn ended(db: &mut Statements<'_>, keys: &[InstanceKey]) -> Outcome<Vec<InstanceKey>> {
+    let mut ended = Vec::new();
+    for key in keys {
+        if instance::has_ended(db, *key)? {
+            ended.push(*key);
+        }
+    }
+    Ok(ended)
+}
+
+impl PageQuery {
+    /// The number that the page starts behind; without one, the end of the range it comes from.
+    pub(super) fn behind(&self) -> i64 {
+        match (self.after, self.descending) {
+            (Some(after), _) => i64::try_from(after).unwrap_or(i64::MAX),
+            (None, false) => i64::MIN,
+            (None, true) => i64::MAX,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The one thread that writes, and group commit.
+//!
+//! It blocks for the first request, takes everything that is queued behind it, runs all of it in one transaction,
+//! commits once, and only then answers each request and tells the observers (rule R1). Nothing waits on purpose:
+//! under load the queue fills while the disk syncs, and one sync pays for all of them.
+
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use tokio::sync::mpsc;
+
+use super::batch::Batch;
+use super::lock::LockFile;
+use super::reader::Readers;
+use super::request::{Closing, Request};
+use super::statements::Statements;
+use super::trouble::{Failure, code_of};
+use crate::runtime::{Ids, Runtime};
+use crate::store::{Hint, Observers};
+
+/// Requests that may wait for the writer; whoever comes next waits to get in.
+pub(super) const QUEUE_MAX: usize = 4096;
+
+/// Requests of one transaction.
+const BATCH_MAX: usize = 1024;
+
+/// Payload of one transaction: past it, what is queued waits for the next.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Why the store has failed for good; empty while it works.
+pub(super) type Failed = Arc<OnceLock<Failure>>;
+
+/// What the writer thread owns.
+pub(super) struct Writer {
+    pub(super) conn: Connection,
+    pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) ids: Ids,
+    pub(super) observers: Arc<Observers>,
+    pub(super) failed: Failed,
+    pub(super) readers: Readers,
+    /// Let go last: another process may come in from then on.
+    pub(super) lock: LockFile,
+}
+
+impl Writer {
+    /// Serves requests until the store is closed or dropped.
+    pub(super) fn run(mut self) {
+        let failed = self.failed.clone();
+        let alarm = Alarm(self.failed.clone());
+        let conn = self.conn;
+        let mut work = Work {
+            db: Statements::of(&conn),
+            runtime: self.runtime,
+            ids: self.ids,
+            observers: self.observers,
+            failed: self.failed,
+            hints: Vec::new(),
+        };
+        let mut closing = Vec::new();
+        let mut requests = Vec::with_capacity(BATCH_MAX);
+        while gather(&mut self.requests, &mut requests, &mut closing) {
+            work.serve(&mut requests);
+        }
+        drop(work);
+        self.readers.stop();
+        let closed = conn.close();
+        drop(self.lock);
+        drop(alarm);
+        let failure = failed.get().cloned().or_else(|| {
+            let (_, error) = closed.err()?;
+            let message = format!("closing the database failed: {error}");
+            Some(Failure::passing(message))
+        });
+        for close in closing {
+            close.finish(failure.as_ref());
+        }
+    }
+}
+
+/// Collects the next batch; `false` once the queue is closed and empty.
+fn gather(
+    queue: &mut mpsc::Receiver<Request>,
+    requests: &mut Vec<Request>,
+    closing: &mut Vec<Closing>,
+) -> bool {
+    let mut bytes = 0;
+    let mut next = queue.blocking_recv();
+    while let Some(request) = next {
+        if let Request::Close(job) = request {
+            // Whoever got in is served; nobody else gets in.
+            queue.close();
+            closing.push(job);
+        } else {
+            bytes += request.payload_bytes();
+            requests.push(request);
+        }
+        if requests.len() >= BATCH_MAX || bytes >= BATCH_BYTES_MAX {
+            return true;
+        }
+        next = queue.try_recv().ok();
+    }
+    !requests.is_empty() || !queue.is_closed() || !queue.is_empty()
+}
+
+/// The part of the writer that borrows the connection.
+struct Work<'c> {
+    db: Statements<'c>,
+    runtime: Arc<dyn Runtime>,
+    ids: Ids,
+    observers: Arc<Observers>,
+    failed: Failed,
+    hints: Vec<Hint>,
+}
+
+impl Work<'_> {
+    /// Runs, commits, answers, tells.
+    fn serve(&mut self, requests: &mut Vec<Request>) {
+        self.hints.clear();
+        let failure = match self.failed.get() {
+            Some(failure) => Some(failure.clone()),
+            None => self.transact(requests).err(),
+        };
+        if let Some(failure) = &failure {
+            if failure.fatal && self.failed.set(failure.clone()).is_ok() {
+                tracing::error!(reason = %failure.message, "the store has failed and acknowledges nothing any more");
+            }
+            self.hints.clear();
+        }
+        // Before the answers: who has one can rely on the observers having been told.
+        if !self.hints.is_empty() {
+            self.observers.tell(self.hints.drain(..));
+        }
+        for request in requests.drain(..) {
+            request.answer(failure.as_ref());
+        }
+    }
+
+    fn transact(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
+        let conn = self.db.conn();
+        let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)
+            .map_err(|error| Failure::from(&error))?;
+        let mut batch = Batch {
+            db: &mut self.db,
+            tx: &tx,
+            now: self.runtime.now(),
+            ids: &self.ids,
+            hints: &mut self.hints,
+            rows_undone: 0,
+        };
+        let mut has_mutations = false;
+        for request in requests.iter_mut() {
+            has_mutations |= request.has_mutations();
+            run_one(&mut batch, request)?;
+        }
+        commit(tx, has_mutations)
+    }
+}
+
+/// Runs one request, and holds it to its word that a refusal writes nothing.
+fn run_one(batch: &mut Batch<'_, '_>, request: &mut Request) -> Result<(), Failure> {
+    let before = batch.tx.total_changes() - batch.rows_undone;
+    request.run(batch)?;
+    if request.is_refused() && batch.tx.total_changes() - batch.rows_undone != before {
+        return Err(Failure::passing("internal: a refused request wrote something"));
+    }
+    Ok(())
+}
+
+fn commit(tx: Transaction<'_>, has_mutations: bool) -> Result<(), Failure> {
+    let Err(error) = tx.commit() else {
+        return Ok(());
+    };
+    // A foreign key of the user's that is checked at the commit only. Nothing reached the disk.
+    if has_mutations && code_of(&error) == Some(ErrorCode::ConstraintViolation) {
+        return Err(Failure::passing(format!(
+            "a step's transaction broke a constraint that is checked at the commit ({error}); \
+             do not declare constraints DEFERRABLE INITIALLY DEFERRED on tables that steps write"
+        )));
+    }
+    Err(Failure::of_commit(&error))
+}
+
+/// Marks the store as failed if the thread panics, so that callers learn why nobody answers.
+struct Alarm(Failed);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.set(Failure::fatal(
+                "the writer thread panicked; restart the process: what was acknowledged is safe",
+            ));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! How a workflow is written and registered: a plain async function, or a struct with dependencies.
+
+use std::any::TypeId;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use piton_core::{Code, InstanceId, Json, Refusal, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::runtime::BoxFuture;
+use crate::step::Step;
+use crate::{Event, Result, codec};
+
+/// A workflow with dependencies: pools, clients, configuration.
+///
+/// Write `run` as an `async fn`. Plain functions need no struct: see [`workflow`].
+///
+/// ```
+/// use piton::prelude::*;
+///
+/// struct Greeter { greeting: String }
+///
+/// impl Workflow for Greeter {
+///     const NAME: &'static str = "greeter";
+///     type Params = String;
+///     type Output = String;
+///
+///     async fn run(&self, name: Event<String>, step: &Step) -> Result<String> {
+///         step.run("greet", async { Ok(format!("{}, {}!", self.greeting, *name)) }).await
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let engine = Engine::builder("memory:")
+///     .register(Greeter { greeting: "Hello".into() })
+///     .start()
+///     .await?;
+/// let instance = engine.workflow::<String, String>("greeter")?.create("Ada".into()).await?;
+/// assert_eq!(instance.result().await?, "Hello, Ada!");
+/// # Ok(())
+/// # }
+/// ```
+pub trait Workflow: Send + Sync + 'static {
+    /// The name instances are addressed by; it must not change while instances live.
+    const NAME: &'static str;
+    /// What an instance is created with.
+    type Params: Serialize + DeserializeOwned + Send + 'static;
+    /// What an instance returns.
+    type Output: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The program. It is called from the start on every pass; recorded steps return what they
+    /// returned before, so do everything that must happen once inside `step.*`.
+    fn run(
+        &self,
+        event: Event<Self::Params>,
+        step: &Step,
+    ) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+/// An `async fn(Event<P>, &Step) -> Result<T>`. Implemented for all such functions; not for you to
+/// implement.
+///
+/// The associated future type under a `for<'a>` bound is what lets an `async fn` that borrows its
+/// [`Step`] be passed without a macro or a box.
+pub trait WorkflowFn<'a, P>: Send + Sync {
+    /// What the function returns when all goes well.
+    type Output;
+    /// The function's future.
+    type Future: Future<Output = Result<Self::Output>> + Send + 'a;
+    /// Calls the function.
+    fn call(&self, event: Event<P>, step: &'a Step) -> Self::Future;
+}
+
+impl<'a, P, T, F, Fut> WorkflowFn<'a, P> for F
+where
+    F: Fn(Event<P>, &'a Step) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<T>> + Send + 'a,
+{
+    type Output = T;
+    type Future = Fut;
+
+    fn call(&self, event: Event<P>, step: &'a Step) -> Fut {
+        self(event, step)
+    }
+}
+
+/// Makes a workflow of a plain async function.
+///
+/// ```
+/// use piton::prelude::*;
+///
+/// async fn double(n: Event<u64>, step: &Step) -> Result<u64> {
+///     step.run("double", async { Ok(*n * 2) }).await
+/// }
+/// let registration = workflow("double", double);
+/// # let _ = registration;
+/// ```
+pub fn workflow<P, T, F>(name: impl Into<String>, function: F) -> Registration
+where
+    P: Serialize + DeserializeOwned + Send + 'static,
+    T: Serialize + DeserializeOwned + Send + 'static,
+    F: for<'a> WorkflowFn<'a, P, Output = T> + 'static,
+{
+    let program = FunctionProgram { function: Arc::new(function), types: PhantomData };
+    Registration { name: name.into(), program: Arc::new(program) }
+}
+
+/// A named workflow, ready for [`EngineBuilder::register`](crate::EngineBuilder::register).
+pub struct Registration {
+    pub(crate) name: String,
+    pub(crate) program: Arc<dyn Program>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({})", self.name)
+    }
+}
+
+impl<W: Workflow> From<W> for Registration {
+    fn from(workflow: W) -> Self {
+        let program = StructProgram(Arc::new(workflow));
+        Self { name: W::NAME.to_owned(), program: Arc::new(program) }
+    }
+}
+
+/// What an instance starts from, before its params are decoded.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) params: Json,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) instance_id: InstanceId,
+}
+
+impl Start {
+    fn event<P: DeserializeOwned>(&self) -> Result<Event<P>> {
+        let payload = decode_params(&self.params)?;
+        Ok(Event::new(payload, self.timestamp, self.instance_id.clone()))
+    }
+}
+
+fn decode_params<P: DeserializeOwned>(params: &Json) -> Result<P> {
+    codec::decode(|| "params".to_owned(), params).map_err(|error| {
+        let message = error.message().to_owned();
+        Refusal::new(Code::WorkflowParamsInvalid, message).into()
+    })
+}
+
+/// A workflow with its types erased: what the engine runs.
+pub(crate) trait Program: Send + Sync {
+    /// Refuses params that do not decode.
+    fn check_params(&self, params: &Json) -> Result<()>;
+    /// The types of params and output, with their names for errors.
+    fn types(&self) -> ProgramTypes;
+    /// The whole program as one future that owns everything it needs.
+    fn start(&self, start: &Start, step: Step) -> BoxFuture<Result<Json>>;
+}
+
+/// The types a workflow was registered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramTypes {
+    pub(crate) params: (TypeId, &'static str),
+    pub(crate) output: (TypeId, &'static str),
+}
+
+impl ProgramTypes {
+    fn of<P: 'static, T: 'static>() -> Self {
+        let named = |id, name| (id, name);
+        Self {
+            params: named(TypeId::of::<P>(), std::any::type_name::<P>()),
+            output: named(TypeId::of::<T>(), std::any::type_name::<T>()),
+        }
+    }
+}
+
+fn encode_output<T: Serialize>(output: &T) -> Result<Json> {
+    codec::encode(|| "the workflow's output".to_owned(), output)
+}
+
+struct StructProgram<W>(Arc<W>);
+
+impl<W: Workflow> Program for StructProgram<W> {
+    fn check_params(&self, params: &Json) -> Result<()> {
+        decode_params::<W::Params>(params).map(drop)
+    }
+
+    fn types(&self) -> ProgramTypes {
+        ProgramTypes::of::<W::Params, W::Output>()
+    }
+
+    fn start(&self, start: &Start, step: Step) -> BoxFuture<Result<Json>> {
+        let (workflow, event) = (Arc::clone(&self.0), start.event());
+        Box::pin(async move { encode_output(&workflow.run(event?, &step).await?) })
+    }
+}
+
+struct FunctionProgram<F, P, T> {
+    function: Arc<F>,
+    types: PhantomData<fn(P) -> T>,
+}
+
+impl<F, P, T> Program for FunctionProgram<F, P, T>
+where
+    P: Serialize + DeserializeOwned + Send + 'static,
+    T: Serialize + DeserializeOwned + Send + 'static,
+    F: for<'a> WorkflowFn<'a, P, Output = T> + 'static,
+{
+    fn check_params(&self, params: &Json) -> Result<()> {
+        decode_params::<P>(params).map(drop)
+    }
+
+    fn types(&self) -> ProgramTypes {
+        ProgramTypes::of::<P, T>()
+    }
+
+    fn start(&self, start: &Start, step: Step) -> BoxFuture<Result<Json>> {
+        let (function, event) = (Arc::clone(&self.function), start.event());
+        Box::pin(async move {
+            let output = function.call(event?, &step).await?;
+            encode_output(&output)
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! `cargo xtask bench`: the benchmark, always built for release.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::cargo;
+use crate::stages::Stages;
+
+/// Build `piton-bench` for release and run it.
+///
+/// Runs `cargo run --release -p piton-bench` with the options below passed on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench                              every workload, full length
+  cargo xtask bench --quick --store sqlite       a first impression, on SQLite only
+  cargo xtask bench --json results.json          also write the numbers to a file")]
+pub(crate) struct Args {
+    /// Shorter runs: good for a comparison while working, too noisy to publish
+    #[arg(long)]
+    quick: bool,
+
+    /// Measure this store only, for example `sqlite`
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+
+    /// Write the results as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args, stages: &mut Stages) -> Result<()> {
+    let bench_args = args.to_bench_args()?;
+    stages.run("bench", || run_with(bench_args))
+}
+
+/// Runs the benchmark with its own arguments.
+pub(crate) fn run_with<S: AsRef<OsStr>>(bench_args: impl IntoIterator<Item = S>) -> Result<()> {
+    let mut command = cargo::command(["run", "--release", "-p", "piton-bench", "--"]);
+    command.args(bench_args);
+    cargo::run(command)
+}
+
+impl Args {
+    fn to_bench_args(&self) -> Result<Vec<OsString>> {
+        let mut args: Vec<OsString> = Vec::new();
+        if self.quick {
+            args.push("--quick".into());
+        }
+        if let Some(store) = &self.store {
+            args.extend(["--store".into(), store.into()]);
+        }
+        if let Some(file) = &self.json {
+            // The benchmark runs in the workspace root, but the user means a file where they are.
+            let file = std::path::absolute(file).context("cannot resolve the path for --json")?;
+            args.extend(["--json".into(), file.into()]);
+        }
+        Ok(args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_given_options_are_passed_on() {
+        let none = Args { quick: false, store: None, json: None };
+        assert!(none.to_bench_args().unwrap().is_empty());
+
+        let some = Args { quick: true, store: Some("sqlite".to_owned()), json: None };
+        assert_eq!(some.to_bench_args().unwrap(), ["--quick", "--store", "sqlite"]);
+    }
+
+    #[test]
+    fn the_json_file_is_where_the_user_is() {
+        let args = Args { quick: false, store: None, json: Some("results.json".into()) };
+        let here = std::env::current_dir().unwrap().join("results.json");
+        assert_eq!(args.to_bench_args().unwrap(), ["--json".into(), here.into_os_string()]);
+    }
+}

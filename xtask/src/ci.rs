@@ -1,0 +1,45 @@
+//! `cargo xtask ci`: all that must hold before a change is merged.
+
+use anyhow::Result;
+
+use crate::stages::Stages;
+use crate::{bench, cargo, test, tidy};
+
+/// Run all that continuous integration runs, cheapest first, up to the first failure.
+///
+/// The stages: formatting, tidy, clippy and rustdoc without a warning, all tests, a tiny benchmark so that it cannot
+/// rot, and `cargo deny check` if cargo-deny is installed. Ends with a table of how long each of them took.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask ci                        before every commit
+  cargo install --locked cargo-deny     to have licences and advisories checked, too")]
+pub(crate) struct Args;
+
+pub(crate) fn run(stages: &mut Stages) -> Result<()> {
+    stages.run("fmt", || cargo::run(cargo::command(["fmt", "--all", "--check"])))?;
+    tidy::run(stages)?;
+    stages.run("clippy", clippy)?;
+    stages.run("doc", doc)?;
+    test::run_all(&["--profile", "ci"], stages)?;
+    stages.run("bench", || bench::run_with(["--tiny"]))?;
+    // Last, as the only stage that needs the network: an advisory of today must not hide a broken test.
+    if cargo::is_installed("deny") {
+        stages.run("deny", || cargo::run(cargo::command(["deny", "check"])))?;
+    } else {
+        stages.skip("deny", "not installed; `cargo install --locked cargo-deny`");
+    }
+    Ok(())
+}
+
+fn clippy() -> Result<()> {
+    let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
+    let lints = ["--", "-D", "warnings"];
+    cargo::run(cargo::command(targets.iter().chain(&lints)))
+}
+
+fn doc() -> Result<()> {
+    let mut command = cargo::command(["doc", "--workspace", "--no-deps", "--all-features"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    cargo::run(command)
+}
