@@ -20,6 +20,7 @@ use crate::support2::{
 
 on_both_stores!(
     of_eight_simultaneous_creates_with_one_id_one_succeeds,
+    of_eight_simultaneous_creates_that_accept_what_exists_all_get_the_same_instance,
     one_id_under_two_workflows_is_two_instances,
     a_batch_keeps_its_order_and_skips_what_exists_or_repeats,
     a_batch_with_anything_invalid_creates_nothing,
@@ -82,6 +83,20 @@ async fn of_eight_simultaneous_creates_with_one_id_one_succeeds(kind: StoreKind)
     }
     assert_eq!(harness.run_until_idle().await?, 1);
     Ok(())
+}
+
+async fn of_eight_simultaneous_creates_that_accept_what_exists_all_get_the_same_instance(
+    kind: StoreKind,
+) -> Result<()> {
+    let harness = Harness::on(kind, [noop("noop")]).await?;
+    let workflow = harness.workflow::<(), ()>("noop")?;
+    let creates = (0..8).map(|_| workflow.create(()).id("one").or_get().into_future());
+    for instance in try_join_all(creates).await? {
+        assert_eq!(instance.id(), "one");
+    }
+    assert_eq!(harness.run_until_idle().await?, 1);
+    assert_eq!(workflow.list().await?.items.len(), 1);
+    ended(&workflow.create(()).id("one").or_get().await?).await
 }
 
 async fn one_id_under_two_workflows_is_two_instances(kind: StoreKind) -> Result<()> {

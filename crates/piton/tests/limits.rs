@@ -28,7 +28,7 @@ on_both_stores!(
     a_sleep_is_so_long_and_a_retry_delay_is_capped_at_that,
     a_sleep_until_a_moment_has_the_same_limit_and_replays_the_same_way,
     a_wait_is_so_short_and_so_long,
-    a_wait_without_a_timeout_keeps_within_the_limit,
+    the_default_timeout_of_waits_is_configurable_and_keeps_to_the_limits,
     a_page_has_so_many_rows,
     log_messages_and_categories_are_bounded,
     log_lines_between_two_boundaries_are_bounded,
@@ -419,11 +419,13 @@ fn waiter() -> Registration {
 }
 
 async fn a_wait_is_so_short_and_so_long(kind: StoreKind) -> Result<()> {
-    let harness = limited(kind, [waiter()], |limits| {
-        limits.wait_timeout_min = Span::literal("2 seconds");
-        limits.wait_timeout_max = Span::literal("1 hour");
-    })
-    .await?;
+    let limits = Limits {
+        wait_timeout_min: Span::literal("2 seconds"),
+        wait_timeout_max: Span::literal("1 hour"),
+        ..Limits::default()
+    };
+    let configure = |builder: EngineBuilder| builder.limits(limits).default_wait_timeout("1 hour");
+    let harness = Harness::with(kind, [waiter()], configure).await?;
     for timeout in ["2 seconds", "1 hour"] {
         let instance = harness.create::<_, Option<()>>("waiter", Some(timeout.to_owned())).await?;
         harness.run_to_end().await?;
@@ -446,13 +448,20 @@ async fn a_wait_is_so_short_and_so_long(kind: StoreKind) -> Result<()> {
     Ok(())
 }
 
-async fn a_wait_without_a_timeout_keeps_within_the_limit(kind: StoreKind) -> Result<()> {
-    let hour = |limits: &mut Limits| limits.wait_timeout_max = Span::literal("1 hour");
-    let harness = limited(kind, [waiter()], hour).await?;
+async fn the_default_timeout_of_waits_is_configurable_and_keeps_to_the_limits(
+    kind: StoreKind,
+) -> Result<()> {
+    let minute = |builder: EngineBuilder| builder.default_wait_timeout("1 minute");
+    let harness = Harness::with(kind, [waiter()], minute).await?;
     let instance = harness.create::<_, Option<()>>("waiter", None::<String>).await?;
     harness.run_until_idle().await?;
     let deadline = instance.describe().await?.current_step.unwrap().wake_at;
-    assert_eq!(deadline, Some(harness.now().plus(Span::literal("1 hour"))));
+    assert_eq!(deadline, Some(harness.now().plus(Span::literal("1 minute"))));
+
+    // The default of 24 hours would break this limit with every wait that says nothing.
+    let hour = |limits: &mut Limits| limits.wait_timeout_max = Span::literal("1 hour");
+    let started = limited(kind, [waiter()], hour).await;
+    assert_refused(started, "INVALID_DURATION", &["1 day", "1 hour"]);
     Ok(())
 }
 

@@ -80,7 +80,7 @@ impl<'s, T> WaitForEvent<'s, T> {
         let event_type = EventType::parse(&self.event_type, &pass.limits)?;
         let timeout = match &self.timeout {
             Some(timeout) => pass.limits.check_wait_timeout(timeout.clone()?)?,
-            None => pass.step_defaults.wait_timeout.min(pass.limits.wait_timeout_max),
+            None => pass.step_defaults.wait_timeout,
         };
         Ok(Ask::Wait { event_type, timeout })
     }
