@@ -42,6 +42,7 @@ on_both_stores!(
     a_late_write_of_a_terminated_run_is_refused,
     a_restart_during_a_body_starts_clean,
     a_late_write_of_a_restarted_run_is_refused_in_every_run,
+    a_late_write_is_refused_although_the_next_run_has_the_same_epoch,
     two_restarts_at_once_leave_one_live_run,
     a_restart_works_from_each_of_the_six_statuses,
     started_at_is_set_once_and_completed_at_on_terminal_statuses_only,
@@ -510,6 +511,35 @@ async fn a_late_write_of_a_restarted_run_is_refused_in_every_run(kind: StoreKind
     ended(&instance).await?;
     assert_eq!(steps_of(&instance, Some(0)).await?, [""; 0]);
     assert_eq!((gate.arrivals(), trail.count("second")), (2, 1));
+    Ok(())
+}
+
+async fn a_late_write_is_refused_although_the_next_run_has_the_same_epoch(
+    kind: StoreKind,
+) -> Result<()> {
+    let (gate, trail) = (Gate::new(), Trail::default());
+    let harness = Harness::on(kind, [two_steps(&gate, &trail)]).await?;
+    let instance = harness.create::<_, ()>("work", ()).await?;
+    let dies = another_engine(&harness, [two_steps(&gate, &trail)]).await?;
+    drop(tick_until_arrived(&dies, &gate).await?);
+    drop(dies);
+    harness.advance("30 seconds");
+    let deaf = deaf_engine(&harness, [two_steps(&gate, &trail)]).await?;
+    let old = tick_until_arrived(&deaf, &gate).await?;
+
+    // The task of an ended run is gone with its epoch: the next run counts again and comes to the same number.
+    instance.terminate().await?;
+    instance.restart().await?;
+    let new = tick_until_arrived(harness.engine(), &gate).await?;
+    gate.open();
+    old.await?;
+    for run in [0, 1] {
+        assert_eq!(steps_of(&instance, Some(run)).await?, [""; 0]);
+    }
+    gate.open();
+    new.await?;
+    ended(&instance).await?;
+    assert_eq!(trail.count("second"), 1);
     Ok(())
 }
 

@@ -20,6 +20,7 @@ on_both_stores!(
     of_three_runners_and_many_tasks_each_is_executed_once,
     twenty_concurrent_ticks_double_nothing_and_strand_nobody,
     a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_over,
+    a_stalled_runner_cannot_write_while_the_next_one_is_in_the_middle_of_its_body,
     a_runner_stalled_past_its_lease_goes_on_if_nobody_took_its_run,
     a_step_cut_off_by_a_crash_is_tried_again_without_help,
     a_crash_leaves_no_line_that_the_runner_was_fenced,
@@ -159,6 +160,33 @@ async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_o
     harness.run_until_idle().await?;
     assert_eq!(ended(&instance).await?, "healthy");
     assert_eq!(gate.arrivals(), 2);
+    Ok(())
+}
+
+async fn a_stalled_runner_cannot_write_while_the_next_one_is_in_the_middle_of_its_body(
+    kind: StoreKind,
+) -> Result<()> {
+    let gate = Gate::new();
+    let harness = Harness::on(kind, [gated(&gate, "healthy")]).await?;
+    let access = Access::to(harness.store());
+    let stalled = [gated(&gate, "stalled")];
+    let stalled = engine_on(access.clone(), &harness, stalled, EngineBuilder::no_runner).await?;
+    let instance = harness.create::<_, String>("work", ()).await?;
+    let stale = tick_until_arrived(&stalled, &gate).await?;
+    access.stall();
+    gate.open();
+    access.holds_a_write().await;
+    harness.advance("30 seconds");
+    let fresh = tick_until_arrived(harness.engine(), &gate).await?;
+
+    // The run is leased again, of the same number: only the epoch tells the two apart.
+    access.go_on();
+    stale.await?;
+    assert_eq!(steps_of(&instance, None).await?, [""; 0]);
+    gate.open();
+    fresh.await?;
+    harness.run_to_end().await?;
+    assert_eq!(ended(&instance).await?, "healthy");
     Ok(())
 }
 
