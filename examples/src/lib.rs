@@ -1,1 +1,3 @@
-//! stub
+//! What the examples share: a shop whose services are pretended and print what they do.
+
+pub mod shop;

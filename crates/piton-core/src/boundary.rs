@@ -156,18 +156,30 @@ pub enum After {
     Ended,
 }
 
+/// What a boundary has written by the time the run's fate is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Steps were recorded. A boundary that only looks or logs is no progress.
+    pub steps: bool,
+    /// A wait of this very boundary got its outcome, so that the run has something to go on with and
+    /// does not suspend.
+    pub wait_settled: bool,
+}
+
 /// Decides what the boundary does to the task and the instance.
-///
-/// `wait_settled` says that a wait of this very boundary got its outcome, so that the run has
-/// something to go on with and does not suspend.
 pub fn after(
     task: &Task,
     next: &Next,
-    wait_settled: bool,
+    written: Written,
     now: Timestamp,
 ) -> (TaskChange, Option<InstanceChange>, After) {
+    let Written { steps, wait_settled } = written;
     let progressed = Task { claims_without_progress: 0, ..*task };
-    let keep = if progressed == *task { TaskChange::Keep } else { TaskChange::Put(progressed) };
+    let keep = if progressed == *task || !(steps || wait_settled) {
+        TaskChange::Keep
+    } else {
+        TaskChange::Put(progressed)
+    };
     let ended = |status, output, error| {
         let change = InstanceChange { status, output, error, completed_at: Some(now) };
         (TaskChange::Delete, Some(change), After::Ended)
@@ -235,6 +247,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(10_000);
     const LATER: Timestamp = Timestamp::from_millis(60_000);
+    const STEP: Written = Written { steps: true, wait_settled: false };
+    const SETTLED: Written = Written { steps: true, wait_settled: true };
 
     fn leased() -> Task {
         Task {
@@ -273,19 +287,21 @@ mod tests {
     #[test]
     fn a_step_in_the_middle_of_a_pass_touches_no_other_row() {
         let next = Next::Continue { bodies_running: false };
-        assert_eq!(after(&leased(), &next, false, NOW), (TaskChange::Keep, None, After::Continue));
+        assert_eq!(after(&leased(), &next, STEP, NOW), (TaskChange::Keep, None, After::Continue));
     }
 
     #[test]
     fn the_first_boundary_after_a_claim_counts_as_progress() {
         let task = Task { claims_without_progress: 3, ..leased() };
         let next = Next::Continue { bodies_running: true };
-        assert_eq!(after(&task, &next, false, NOW).0, TaskChange::Put(leased()));
+        assert_eq!(after(&task, &next, STEP, NOW).0, TaskChange::Put(leased()));
+        let look = Written { steps: false, wait_settled: false };
+        assert_eq!(after(&task, &next, look, NOW).0, TaskChange::Keep, "looking is no progress");
     }
 
     #[test]
     fn suspension_hands_the_lease_back_and_keeps_the_epoch() {
-        let (task, instance, told) = after(&leased(), &suspend(), false, NOW);
+        let (task, instance, told) = after(&leased(), &suspend(), STEP, NOW);
         let TaskChange::Put(task) = task else { panic!("rescheduled") };
         assert_eq!((task.state, task.run_at, task.epoch), (TaskState::Pending, LATER, 7));
         assert_eq!(task.lease_until, None);
@@ -296,7 +312,7 @@ mod tests {
     #[test]
     fn a_run_whose_wait_was_settled_in_the_same_transaction_does_not_suspend() {
         assert_eq!(
-            after(&leased(), &suspend(), true, NOW),
+            after(&leased(), &suspend(), SETTLED, NOW),
             (TaskChange::Keep, None, After::Continue)
         );
     }
@@ -305,10 +321,10 @@ mod tests {
     fn a_requested_pause_waits_for_running_bodies_and_no_longer() {
         let task = Task { pause_requested: true, ..leased() };
         let running = Next::Continue { bodies_running: true };
-        assert_eq!(after(&task, &running, false, NOW).2, After::Drain);
+        assert_eq!(after(&task, &running, STEP, NOW).2, After::Drain);
         for next in [Next::Continue { bodies_running: false }, suspend()] {
-            for wait_settled in [false, true] {
-                let (change, instance, told) = after(&task, &next, wait_settled, NOW);
+            for written in [STEP, SETTLED] {
+                let (change, instance, told) = after(&task, &next, written, NOW);
                 let TaskChange::Put(held) = change else { panic!("held") };
                 assert_eq!((held.state, held.pause_requested), (TaskState::Held, false));
                 assert_eq!(instance.map(|i| i.status), Some(InstanceStatus::Paused));
@@ -321,14 +337,14 @@ mod tests {
     fn a_run_that_ends_while_a_pause_is_asked_for_ends() {
         let task = Task { pause_requested: true, ..leased() };
         let (change, instance, told) =
-            after(&task, &Next::Complete { output: Json::null() }, false, NOW);
+            after(&task, &Next::Complete { output: Json::null() }, STEP, NOW);
         assert_eq!((change, told), (TaskChange::Delete, After::Ended));
         let instance = instance.expect("changed");
         assert_eq!(instance.status, InstanceStatus::Complete);
         assert_eq!((instance.output, instance.completed_at), (Some(Json::null()), Some(NOW)));
         let error = RecordedError::new("Error", "no");
         let (change, instance, _) =
-            after(&leased(), &Next::Fail { error: error.clone() }, false, NOW);
+            after(&leased(), &Next::Fail { error: error.clone() }, STEP, NOW);
         assert_eq!(change, TaskChange::Delete);
         let instance = instance.expect("changed");
         assert_eq!((instance.status, instance.error), (InstanceStatus::Errored, Some(error)));

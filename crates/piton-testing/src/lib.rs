@@ -3,11 +3,13 @@
 //! - [`harness`]: an engine on a virtual clock, advanced by the test.
 //! - [`runtime`]: a virtual clock and seeded randomness, so that fourteen days pass in a microsecond and a
 //!   failing run can be run again.
+//! - [`sim`]: the real engine in a simulated world of faults, every invariant checked after every step.
 //! - [`conformance`]: the suite every store runs, and the test that two stores answer alike.
 
 pub mod conformance;
 pub mod harness;
 pub mod runtime;
+pub mod sim;
 
 pub use conformance::Stage;
 pub use harness::{Harness, StoreKind};

@@ -1,9 +1,14 @@
 //! The promises of the engine, one test each, on every store.
 
 mod compile_fail;
+mod events;
+mod lifecycle;
 mod parallel;
 mod programs;
 mod retries;
+mod runners;
 mod sleep;
 mod steps;
 mod support;
+mod support2;
+mod transactions;

@@ -75,10 +75,14 @@ pub(crate) struct Driver {
     function: BoxFuture<Result<Json>>,
     function_waker: Waker,
     under_way: Option<UnderWay>,
+    /// The order as it was when this turn of the loop began: a later one ends the next wait.
+    order: Order,
     /// A pause was asked for: start nothing new.
     draining: bool,
     /// Something happened to the instance: look at the store.
     touched: bool,
+    /// Open waits were looked at under this claim: events may have come before it, or before its steps were loaded.
+    looked: bool,
     logs_pending_since_us: Option<u64>,
 }
 
@@ -137,8 +141,10 @@ impl Driver {
             bell,
             function,
             under_way: None,
+            order: Order::Run,
             draining: false,
             touched: false,
+            looked: false,
             logs_pending_since_us: None,
         }
     }
@@ -154,6 +160,10 @@ impl Driver {
     /// Advances the run as far as it goes.
     pub(crate) async fn drive(mut self) -> Departure {
         loop {
+            self.order = self.bell.ordered();
+            if self.order == Order::Abandon {
+                return Departure::Fenced;
+            }
             if self.bell.take_function_woken()
                 && let Poll::Ready(result) = self.poll_function()
             {
@@ -190,9 +200,6 @@ impl Driver {
 
     /// Decides what to do when the function has come to rest.
     fn next_move(&mut self) -> Move {
-        if self.bell.ordered() == Order::Abandon {
-            return Move::Leave(Departure::Fenced);
-        }
         let mut state = self.pass.lock();
         state.collect(&self.pass.limits);
         if self.under_way.is_some() {
@@ -203,7 +210,7 @@ impl Driver {
         if state.reveal_next() || state.settle_due() && state.reveal_next() {
             return Move::Poll;
         }
-        let finishing = self.bell.ordered() == Order::Finish;
+        let finishing = self.order == Order::Finish;
         let uncommitted = !state.outbox.is_empty();
         if !uncommitted && !self.draining && !finishing && state.grant_all() {
             return Move::Poll;
@@ -220,6 +227,7 @@ impl Driver {
         }
         if state.has_news()
             || self.touched
+            || (!self.looked && state.awaits_event())
             || flush
             || state.wait_is_due()
             || (self.draining && !running)
@@ -242,6 +250,7 @@ impl Driver {
 
     fn send(&mut self, content: Content, next: Next) {
         self.touched = false;
+        self.looked = true;
         self.logs_pending_since_us = None;
         let transaction = content.rolled_back();
         let asked = Asked::now(&*self.shared.runtime);
@@ -311,7 +320,8 @@ impl Driver {
         // Nothing may be polled any more: what the function still held is gone with it.
         self.function = Box::pin(std::future::pending());
         loop {
-            if self.bell.ordered() == Order::Abandon {
+            self.order = self.bell.ordered();
+            if self.order == Order::Abandon {
                 return Departure::Fenced;
             }
             if self.under_way.is_none() {
@@ -323,7 +333,12 @@ impl Driver {
                 self.commit(ending);
             }
             let answer = match self.wait().await {
-                Happened::Rung | Happened::Timer => continue,
+                Happened::Rung | Happened::Timer => {
+                    // Nobody is left to be polled; flags left standing would ring for ever.
+                    self.bell.take_function_woken();
+                    self.bell.take_touched();
+                    continue;
+                }
                 Happened::Committed(answer) => answer,
             };
             if matches!(&answer, Ok(committed) if committed.after == After::Ended) {
@@ -337,7 +352,7 @@ impl Driver {
 
     /// Waits until there is something to do: the store's answer, a wake-up, or a timer.
     async fn wait(&mut self) -> Happened {
-        let known = self.bell.ordered();
+        let known = self.order;
         let mut timer = self.timer();
         let (under_way, bell) = (&mut self.under_way, &self.bell);
         let happened = poll_fn(|context| {

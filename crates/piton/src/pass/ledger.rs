@@ -268,6 +268,12 @@ impl State {
         !self.outbox.is_empty() || self.waiting.iter().any(unwritten)
     }
 
+    /// The code waits for an event.
+    pub(super) fn awaits_event(&self) -> bool {
+        let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
+        slots.map(|slot| slot.step_type).any(|step_type| step_type == StepType::WaitForEvent)
+    }
+
     /// A wait for an event is past its deadline: the store has to say which outcome it has.
     pub(super) fn wait_is_due(&self) -> bool {
         let now = self.clock.earliest();
@@ -276,8 +282,12 @@ impl State {
         })
     }
 
-    /// When the run has to be advanced next, if nothing else happens.
+    /// When the run has to be advanced next, if nothing else happens; `None` while something else can, as when
+    /// a step transaction is committed.
     pub(super) fn suspension(&self) -> Option<(Timestamp, TaskKind)> {
+        if self.outbox.iter().any(|outgoing| !outgoing.mutations.is_empty()) {
+            return None;
+        }
         let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
         let due = slots.filter_map(|slot| Some((slot.due_at()?, slot.step_type)));
         let (at, step_type) = due.min_by_key(|(at, _)| *at)?;

@@ -318,7 +318,7 @@ impl Pass {
         slot.asker = None;
         match &slot.phase {
             Phase::Wanting | Phase::Granted | Phase::Running { .. } => {
-                // Cancelled before it was recorded: as if this attempt had never been asked for.
+                // This attempt was never recorded; an earlier one, if there was one, waits for nobody now.
                 slot.phase = Phase::Idle;
                 state.wanting.retain(|wanting| wanting != name);
                 state.running.retain(|running| running != name);

@@ -259,7 +259,10 @@ impl Runner {
             Departure::Released => self.release(vec![key]).await,
             Departure::Fenced => {
                 self.shared.waiters.resolve(key.instance, None);
-                let _ = tell_fenced(&self.shared, key).await;
+                // One that stops let go by itself: that is told by the release, and a crash tells nothing.
+                if !self.stopping.load(Ordering::Acquire) {
+                    let _ = tell_fenced(&self.shared, key).await;
+                }
             }
             Departure::Lost(error) => {
                 tracing::error!(%error, instance = key.instance.0, "a boundary was not committed; its run will be claimed again");

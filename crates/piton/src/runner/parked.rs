@@ -50,8 +50,10 @@ impl Parked {
 
     /// The parked state of the run that `key` claims, if nobody else has claimed it since.
     pub(super) fn take(&self, key: RunKey) -> Option<Parkable> {
-        let parked = self.lock().remove(key.instance);
-        parked.filter(|parked| parked.key.run == key.run && parked.key.epoch + 1 == key.epoch)
+        let parked = self.lock().remove(key.instance)?;
+        let used = parked.key.run == key.run && parked.key.epoch + 1 == key.epoch;
+        tracing::trace!(target: "piton::parked", used, "a parked run was claimed again");
+        used.then_some(parked)
     }
 
     /// Empties the cache.

@@ -31,7 +31,7 @@ use piton_core::{
 
 use crate::runtime::BoxFuture;
 
-pub use memory::MemoryStore;
+pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
 #[cfg(feature = "sqlite")]
 pub use mutation::SqliteWork;
 pub use mutation::{Mutation, SqlValue};

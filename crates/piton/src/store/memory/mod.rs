@@ -8,6 +8,7 @@
 //! Read `client` and `runner` for what each call does, `state` for the rows and their indexes.
 
 mod client;
+mod dump;
 mod reading;
 mod runner;
 mod state;
@@ -29,6 +30,8 @@ use super::{
     Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime};
+
+pub use self::dump::{DumpedInstance, DumpedRun};
 
 /// A [`Store`] in memory: as strict as the others, and gone with the process.
 pub struct MemoryStore {

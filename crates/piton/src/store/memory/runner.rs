@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use piton_core::boundary::{self, After, Fenced, Wait};
+use piton_core::boundary::{self, After, Fenced, Wait, Written};
 use piton_core::claim::{self, Claim};
 use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
 use piton_core::{
@@ -108,13 +108,14 @@ impl Transaction<'_> {
         for line in boundary.logs {
             run.append_log(task.run, line);
         }
+        let steps = !boundary.steps.is_empty();
         for step in boundary.steps {
             self.write_step(key, step.row, step.record);
         }
         let looks = boundary.waits.into_iter();
         let settled: Vec<StepRecord> = looks.filter_map(|wait| self.look(key, wait)).collect();
-        let (task, instance, after) =
-            boundary::after(&task, &boundary.next, !settled.is_empty(), self.now);
+        let written = Written { steps, wait_settled: !settled.is_empty() };
+        let (task, instance, after) = boundary::after(&task, &boundary.next, written, self.now);
         if after == After::Paused {
             self.log(key, story::paused());
         }

@@ -149,6 +149,10 @@ impl Instance {
         self.task.as_ref()
     }
 
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter()
+    }
+
     pub(super) fn current_run(&self) -> &Run {
         self.runs.last().expect("run 0 exists from the start")
     }

@@ -15,13 +15,35 @@ use super::trouble::{Outcome, Trouble};
 use super::{instance, log, task};
 use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
 
-/// Runs that one claim may take: it bounds how long the writer works for one runner.
+/// Tasks that one claim may look at: it bounds how long the writer works for one runner.
 const CLAIM_MAX: usize = 1024;
 
 /// Claims for a runner, in the order of `piton_core::claim`.
+///
+/// Tasks that are held or quarantined instead of claimed make room for the next ones, so that they delay nobody.
 pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<ClaimAnswer> {
     let mut claimed = Vec::new();
-    for candidate in choose(batch, request)? {
+    let mut left = CLAIM_MAX;
+    loop {
+        let candidates = choose(batch, request, left.min(request.wanted - claimed.len()))?;
+        let (before, looked_at) = (claimed.len(), candidates.len());
+        take_all(batch, candidates, request, &mut claimed)?;
+        left -= looked_at;
+        if claimed.len() - before == looked_at || left == 0 {
+            break;
+        }
+    }
+    let next = task::next_due_at(batch.db, &request.workflows)?;
+    Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
+}
+
+fn take_all(
+    batch: &mut Batch<'_, '_>,
+    candidates: Vec<Candidate>,
+    request: &ClaimRequest,
+    claimed: &mut Vec<ClaimedRun>,
+) -> Outcome<()> {
+    for candidate in candidates {
         let workflow = &request.workflows[candidate.workflow];
         let taken = take(batch, candidate, workflow, &request.rules, &request.runner);
         match taken {
@@ -35,13 +57,16 @@ pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcom
             Err(Trouble::Batch(failure)) => return Err(Trouble::Batch(failure)),
         }
     }
-    let next = task::next_due_at(batch.db, &request.workflows)?;
-    Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
+    Ok(())
 }
 
 /// Resuming work first, then new work, each oldest first.
-fn choose(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<Vec<Candidate>> {
-    let (now, wanted) = (batch.now, request.wanted.min(CLAIM_MAX));
+fn choose(
+    batch: &mut Batch<'_, '_>,
+    request: &ClaimRequest,
+    wanted: usize,
+) -> Outcome<Vec<Candidate>> {
+    let now = batch.now;
     if wanted == 0 {
         return Ok(Vec::new());
     }

@@ -2,7 +2,7 @@
 //!
 //! The common case, one completed step in the middle of a pass, is one point read and one insert.
 
-use piton_core::boundary::{self, After, Next, TaskChange, Wait};
+use piton_core::boundary::{self, After, Next, TaskChange, Wait, Written};
 use piton_core::record::{LogLine, RunKey, StepRecord, Task};
 use piton_core::story::{self, SystemLine};
 
@@ -38,7 +38,8 @@ fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<
         settle(batch, &key, wait, &mut settled, &mut story)?;
     }
     write_logs(batch, &key, &boundary.logs, story)?;
-    let after = conclude(batch, &key, task, &boundary.next, !settled.is_empty())?;
+    let written = Written { steps: !boundary.steps.is_empty(), wait_settled: !settled.is_empty() };
+    let after = conclude(batch, &key, task, &boundary.next, written)?;
     Ok(Committed { now: batch.now, after, settled })
 }
 
@@ -95,9 +96,9 @@ fn conclude(
     key: &RunKey,
     task: &Task,
     next: &Next,
-    wait_settled: bool,
+    written: Written,
 ) -> Outcome<After> {
-    let (change, instance, after) = boundary::after(task, next, wait_settled, batch.now);
+    let (change, instance, after) = boundary::after(task, next, written, batch.now);
     task::apply(batch.db, key.instance, task, &change)?;
     if let Some(change) = &instance {
         instance::apply(batch.db, key.instance, change, batch.now)?;

@@ -1,0 +1,265 @@
+//! The invariants, checked after every transaction against every row.
+//!
+//! The checker knows nothing of how the engine works: it compares the rows before and after, and what was
+//! told to whom. The numbers are those of `docs/reliability.md`.
+
+mod bodies;
+mod rows;
+mod transitions;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use piton::store::{Action, DumpedInstance, MemoryStore, StoreError};
+use piton_core::boundary::Next;
+use piton_core::record::{Epoch, InstanceKey, RunKey, StepRecord};
+use piton_core::{StepType, TaskState, Timestamp};
+
+use super::sometimes::{Rare, Sometimes};
+use super::witness::Bodies;
+use super::world::{ProcessId, World};
+
+/// What a process asked of the store.
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Create { ids: Vec<String>, leased: bool },
+    Event { id: String, event: String },
+    Steer { id: String, action: Action },
+    Claim { wanted: usize },
+    Commit { key: RunKey, steps: Vec<StepRecord>, next: Next },
+    Renew,
+    Release,
+    AppendLogs,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Call::Create { ids, leased } => {
+                write!(f, "create {}{}", ids.join(" "), if *leased { ", leased" } else { "" })
+            }
+            Call::Event { id, event } => write!(f, "send {event} to {id}"),
+            Call::Steer { id, action } => write!(f, "{action:?} {id}"),
+            Call::Claim { wanted } => write!(f, "claim {wanted}"),
+            Call::Commit { key, steps, next } => {
+                write!(f, "commit #{} run {} epoch {}:", key.instance.0, key.run, key.epoch)?;
+                for step in steps {
+                    write!(f, " {}={}", step.name, step.status)?;
+                }
+                match next {
+                    Next::Continue { .. } => write!(f, ", goes on"),
+                    Next::Suspend { run_at, .. } => write!(f, ", suspends until {run_at}"),
+                    Next::Complete { .. } => write!(f, ", completes"),
+                    Next::Fail { error } => write!(f, ", fails with {}", error.name),
+                }
+            }
+            Call::Renew => write!(f, "renew"),
+            Call::Release => write!(f, "release"),
+            Call::AppendLogs => write!(f, "append log lines"),
+        }
+    }
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one: `I1` to `I18`, or `liveness`.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+/// Watches one simulation.
+pub(super) struct Checker {
+    world: Arc<World>,
+    store: Arc<MemoryStore>,
+    pub(super) bodies: Bodies,
+    state: Mutex<State>,
+}
+
+struct State {
+    rows: BTreeMap<InstanceKey, DumpedInstance>,
+    /// The last epoch each process was given, per instance.
+    holds: BTreeMap<(ProcessId, InstanceKey), Epoch>,
+    /// Instances whose pause took a lease away that had run out: its runner may not know yet.
+    paused_by_expiry: BTreeMap<InstanceKey, bool>,
+    sometimes: Sometimes,
+    story: Option<Vec<String>>,
+    /// A claim that returned nothing may have held or quarantined something unseen.
+    rows_are_stale: bool,
+    violation: Option<Violation>,
+    transactions: u64,
+}
+
+impl Checker {
+    pub(super) fn new(world: Arc<World>, store: Arc<MemoryStore>, tell: bool) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            store,
+            bodies: Bodies::default(),
+            state: Mutex::new(State {
+                rows: BTreeMap::new(),
+                holds: BTreeMap::new(),
+                paused_by_expiry: BTreeMap::new(),
+                sometimes: Sometimes::default(),
+                story: tell.then(Vec::new),
+                rows_are_stale: false,
+                violation: None,
+                transactions: 0,
+            }),
+        })
+    }
+
+    /// Adds a line to the story, if anyone wants to read it.
+    pub(super) fn tell(&self, line: impl FnOnce() -> String) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        if let Some(story) = &mut state.story {
+            story.push(format!("{now}  {}", line()));
+        }
+    }
+
+    pub(super) fn note(&self, process: ProcessId, call: &Call, what: &str) {
+        self.tell(|| format!("p{} {call}: {what}", process.0));
+    }
+
+    /// The runner of this process was given the run under this epoch.
+    pub(super) fn claimed(&self, process: ProcessId, instance: InstanceKey, epoch: Epoch) {
+        self.lock().holds.insert((process, instance), epoch);
+    }
+
+    /// A transaction is about to run.
+    pub(super) fn before(&self, _: ProcessId, call: &Call) {
+        if let Call::Steer { id, action } = call
+            && self.bodies.running(id)
+        {
+            let rare = match action {
+                Action::Restart => Rare::RestartDuringBody,
+                Action::Terminate => Rare::TerminateDuringBody,
+                Action::Pause => Rare::PauseDuringBody,
+                Action::Resume => return,
+            };
+            self.sometimes(rare);
+        }
+    }
+
+    /// A transaction ran: compares all rows with what they were.
+    pub(super) fn after<T>(&self, process: ProcessId, call: &Call, answer: &Result<T, StoreError>) {
+        self.tell(|| {
+            let outcome = answer.as_ref().err().map(|e| format!(" -> {e}")).unwrap_or_default();
+            format!("p{} {call}{outcome}", process.0)
+        });
+        let now = self.world.now();
+        let rows: BTreeMap<_, _> =
+            self.store.dump().into_iter().map(|dumped| (dumped.record.key, dumped)).collect();
+        let mut state = self.lock();
+        state.transactions += 1;
+        if matches!(answer, Err(StoreError::Fenced)) {
+            state.sometimes.saw(Rare::StaleCommitFenced);
+        }
+        let before = std::mem::take(&mut state.rows);
+        let seen = transitions::Seen {
+            accepted: answer.is_ok(),
+            exactly: !std::mem::take(&mut state.rows_are_stale),
+        };
+        let found = transitions::check(&before, &rows, call, seen, now)
+            .and_then(|()| rows::check(&rows, now));
+        state.notice(&before, &rows, call, now);
+        state.rows = rows;
+        if let Err(violation) = found {
+            state.violation.get_or_insert(violation);
+        }
+    }
+
+    /// A claim found nothing. Whatever it held or quarantined is seen with the next transaction.
+    pub(super) fn found_nothing(&self) {
+        self.lock().rows_are_stale = true;
+    }
+
+    /// A transaction was applied, but nobody will hear of it.
+    pub(super) fn lost_answer(&self, process: ProcessId, call: &Call) {
+        self.note(process, call, "applied, but the answer is lost");
+        let rare = match call {
+            Call::Commit { .. } => Rare::AmbiguousCommit,
+            Call::Claim { .. } => Rare::ClaimWithoutAnswer,
+            Call::Create { .. }
+            | Call::Event { .. }
+            | Call::Steer { .. }
+            | Call::Renew
+            | Call::Release
+            | Call::AppendLogs => Rare::ClientCallWithoutAnswer,
+        };
+        self.sometimes(rare);
+    }
+
+    pub(super) fn sometimes(&self, rare: Rare) {
+        self.lock().sometimes.saw(rare);
+    }
+
+    pub(super) fn violate(&self, invariant: &'static str, what: String) {
+        self.lock().violation.get_or_insert(Violation { invariant, what });
+    }
+
+    pub(super) fn violation(&self) -> Option<Violation> {
+        self.lock().violation.clone()
+    }
+
+    /// What was seen, and how many transactions there were.
+    pub(super) fn harvest(&self) -> (Sometimes, u64, Vec<String>) {
+        let mut state = self.lock();
+        let story = state.story.take().unwrap_or_default();
+        (std::mem::take(&mut state.sometimes), state.transactions, story)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes note of rare states, and of pauses that a runner may not know of.
+    fn notice(
+        &mut self,
+        before: &BTreeMap<InstanceKey, DumpedInstance>,
+        rows: &BTreeMap<InstanceKey, DumpedInstance>,
+        call: &Call,
+        now: Timestamp,
+    ) {
+        for (key, after) in rows {
+            let Some(before) = before.get(key) else { continue };
+            let (Some(old), Some(new)) = (before.task, after.task) else { continue };
+            if new.state == TaskState::Held && old.state != TaskState::Held {
+                let expired = old.state == TaskState::Leased
+                    && old.lease_until.is_none_or(|until| until <= now);
+                self.paused_by_expiry.insert(*key, expired);
+            }
+            let expired = old.lease_until.is_some_and(|until| until <= now);
+            if old.state == TaskState::Leased
+                && new.epoch > old.epoch
+                && new.run == old.run
+                && expired
+            {
+                self.sometimes.saw(Rare::ExpiredLeaseTakenOver);
+            }
+            if let Call::Event { .. } = call {
+                let steps = after.runs.last().map(|run| run.steps.as_slice()).unwrap_or_default();
+                let same_moment = |step: &&StepRecord| {
+                    step.step_type == StepType::WaitForEvent && step.wake_at == Some(now)
+                };
+                if steps.iter().any(|step| same_moment(&step)) {
+                    self.sometimes.saw(Rare::EventAtTheDeadline);
+                }
+            }
+        }
+    }
+}
+
+/// Fails with a violation unless the condition holds.
+fn ensure(
+    holds: bool,
+    invariant: &'static str,
+    what: impl FnOnce() -> String,
+) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation { invariant, what: what() }) }
+}

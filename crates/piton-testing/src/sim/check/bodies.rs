@@ -1,0 +1,68 @@
+//! What must hold when a body starts.
+
+use piton_core::{StepStatus, TaskState};
+
+use super::{Checker, Violation, ensure};
+use crate::sim::world::ProcessId;
+
+impl Checker {
+    /// A body starts in a process. Those that hold the run must obey every rule; one that lost it without
+    /// knowing may run a body once more, which is why bodies are executed at least once and not exactly once.
+    pub(in crate::sim) fn body_started(
+        &self,
+        process: ProcessId,
+        id: &str,
+        run: u32,
+        step: &str,
+        attempt: u32,
+    ) {
+        self.tell(|| format!("p{} runs {id}/{run}/{step} attempt {attempt}", process.0));
+        if let Err(violation) = self.check_body(process, id, run, step, attempt) {
+            self.lock().violation.get_or_insert(violation);
+        }
+    }
+
+    fn check_body(
+        &self,
+        process: ProcessId,
+        id: &str,
+        run: u32,
+        step: &str,
+        attempt: u32,
+    ) -> Result<(), Violation> {
+        let now = self.world.now();
+        let state = self.lock();
+        let Some(instance) = state.rows.values().find(|i| i.record.id.as_str() == id) else {
+            return ensure(false, "I8", || format!("a body of {id} runs, but {id} does not exist"));
+        };
+        let key = instance.record.key;
+        let Some(task) = instance.task else { return Ok(()) };
+        if task.state == TaskState::Held && run == instance.record.run {
+            let unknown = state.paused_by_expiry.get(&key).copied().unwrap_or(false);
+            return ensure(unknown, "I7", || format!("{id}: {step} started while it is paused"));
+        }
+        let holds = state.holds.get(&(process, key)) == Some(&task.epoch)
+            && task.state == TaskState::Leased
+            && task.run == run;
+        if !holds {
+            return Ok(());
+        }
+        let rows = &instance.runs[run as usize].steps;
+        let Some(row) = rows.iter().find(|row| row.name.as_str() == step) else {
+            return ensure(attempt == 1, "I11", || {
+                format!("{id}: {step} starts with attempt {attempt}")
+            });
+        };
+        ensure(!row.status.is_settled(), "I15", || {
+            format!("{id}: the body of {step} runs again, but it is {}", row.status)
+        })?;
+        ensure(attempt == row.attempts + 1, "I11", || {
+            format!("{id}: attempt {attempt} of {step} follows {}", row.attempts)
+        })?;
+        let waiting = matches!(row.status, StepStatus::Waiting | StepStatus::Pending);
+        let due = row.next_retry_at.is_none_or(|at| at <= now);
+        ensure(!waiting || due, "I11", || {
+            format!("{id}: {step} is retried before {:?}", row.next_retry_at)
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! The simulator: the real engine in a world where everything that can go wrong does, and where the same
+//! seed gives the same history.
+//!
+//! One thread runs two to four processes, clients and a chaos monkey on one virtual clock; a seeded
+//! scheduler decides which task goes next. The processes share a [`MemoryStore`], each through a view that
+//! fails, delays and forgets. After every transaction all rows are checked against the invariants; when the
+//! faults stop, everything that can finish must.
+
+mod check;
+mod client;
+mod faults;
+mod parked;
+mod program;
+mod sometimes;
+mod witness;
+mod world;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use piton::store::{MemoryStore, Store};
+use piton::{Engine, EngineBuilder};
+use piton_core::{Span, Timestamp};
+
+use self::check::Checker;
+use self::faults::{FaultyStore, Weather};
+use self::program::Interpreter;
+use self::witness::Witness;
+use self::world::{ProcessId, World};
+use crate::runtime::START;
+
+pub use self::check::Violation;
+pub use self::sometimes::{Rare, Sometimes};
+
+/// The process whose clients create, steer and send events.
+const CLIENTS: ProcessId = ProcessId(0);
+
+/// The process that kills and starts the others; it never dies.
+const CHAOS: ProcessId = ProcessId(99);
+
+/// How much virtual time everything has to end in once the faults have stopped.
+const LIVENESS: Span = Span::from_days(2);
+
+/// How many times tasks may be polled before a simulation counts as endless.
+const POLLS_MAX: u64 = 2_000_000;
+
+/// What one simulation showed.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed: the same one gives the same report.
+    pub seed: u64,
+    /// The first broken invariant, if there is one.
+    pub violation: Option<Violation>,
+    /// The rare states that were reached.
+    pub sometimes: Sometimes,
+    /// How many transactions ran.
+    pub transactions: u64,
+    /// How many times a task was polled.
+    pub polls: u64,
+    /// One line per action, if the story was asked for.
+    pub story: Vec<String>,
+}
+
+/// Simulates one seed. With `tell`, the report has the story.
+pub fn simulate(seed: u64, tell: bool) -> Report {
+    let (parked, _counting) = parked::count();
+    let sim = Simulation::new(seed, tell);
+    sim.run();
+    let (mut sometimes, transactions, story) = sim.checker.harvest();
+    parked.harvest(&mut sometimes);
+    Report {
+        seed,
+        violation: sim.checker.violation(),
+        sometimes,
+        transactions,
+        polls: sim.world.polls(),
+        story,
+    }
+}
+
+/// Everything the actors of one simulation share.
+struct Simulation {
+    world: Arc<World>,
+    store: Arc<MemoryStore>,
+    checker: Arc<Checker>,
+    weather: Arc<Mutex<Weather>>,
+    runners: u32,
+    parked_runs: usize,
+    done: Mutex<bool>,
+}
+
+impl Simulation {
+    fn new(seed: u64, tell: bool) -> Arc<Self> {
+        let world = World::new(seed);
+        let store = MemoryStore::new(world.view(CHAOS, Span::ZERO));
+        let checker = Checker::new(Arc::clone(&world), Arc::clone(&store), tell);
+        let weather = Arc::new(Mutex::new(Weather::random(&world)));
+        let runners = 1 + world.below(3) as u32;
+        let parked_runs = [0, 1, 1_024][world.below(3) as usize];
+        Arc::new(Self {
+            world,
+            store,
+            checker,
+            weather,
+            runners,
+            parked_runs,
+            done: Mutex::new(false),
+        })
+    }
+
+    fn run(self: &Arc<Self>) {
+        self.world.spawn(CHAOS, Box::pin(chaos(Arc::clone(self))));
+        self.world.spawn(CLIENTS, Box::pin(client::play(Arc::clone(self))));
+        let end = START.plus(Span::from_days(30));
+        while !self.is_done() && self.checker.violation().is_none() {
+            if !self.world.step(end) {
+                self.checker.violate("liveness", "nothing can happen any more".to_owned());
+            }
+            if self.world.polls() > POLLS_MAX {
+                self.checker.violate("liveness", format!("no end after {POLLS_MAX} polls"));
+            }
+        }
+        // The world outlives its tasks only through cycles: cut them.
+        for process in (0..=self.runners).map(ProcessId).chain([CHAOS]) {
+            self.world.kill(process);
+        }
+    }
+
+    /// Starts a process with a runner of its own.
+    fn start_runner(self: &Arc<Self>, process: ProcessId) {
+        let skew = [0, -600_000, 600_000, 1_500][self.world.below(4) as usize];
+        let engine = self.engine(process, Span::from_millis(skew)).concurrency(3);
+        self.checker.tell(|| format!("p{} starts, its clock off by {skew} ms", process.0));
+        let task = async move {
+            // A store that fails at the start only delays the report of unregistered workflows.
+            let engine = engine.start().await;
+            std::future::pending::<()>().await;
+            drop(engine);
+        };
+        self.world.spawn(process, Box::pin(task));
+    }
+
+    fn engine(self: &Arc<Self>, process: ProcessId, skew: Span) -> EngineBuilder {
+        let runtime = self.world.view(process, skew);
+        let store: Arc<dyn Store> = Arc::new(FaultyStore {
+            world: Arc::clone(&self.world),
+            process,
+            runtime: Arc::clone(&runtime),
+            inner: Arc::clone(&self.store),
+            checker: Arc::clone(&self.checker),
+            weather: Arc::clone(&self.weather),
+            relays: Mutex::default(),
+        });
+        let checker = Arc::clone(&self.checker);
+        let witness = Arc::new(Witness { process, runtime: Arc::clone(&runtime), checker });
+        Engine::builder_with_store(store)
+            .runtime(runtime)
+            .register(Interpreter { witness })
+            .lease("10 seconds")
+            .poll_interval("4 seconds")
+            .quarantine_after(6)
+            .parked_runs(self.parked_runs)
+    }
+
+    /// Stops all faults.
+    fn calm(&self) {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = Weather::default();
+        self.checker.tell(|| "the faults stop".to_owned());
+    }
+
+    fn weather(&self) -> Weather {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self) {
+        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn is_done(&self) -> bool {
+        *self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deadline(&self) -> Timestamp {
+        self.world.now().plus(LIVENESS)
+    }
+}
+
+/// Starts the runners, and kills and restarts them while the weather lasts.
+async fn chaos(sim: Arc<Simulation>) {
+    use piton::runtime::Runtime;
+    let runtime = sim.world.view(CHAOS, Span::ZERO);
+    for number in 1..=sim.runners {
+        sim.start_runner(ProcessId(number));
+    }
+    loop {
+        let pause = 1 + sim.world.below(30_000);
+        runtime.sleep(Span::from_millis(pause.cast_signed())).await;
+        if sim.weather().crash == 0 {
+            continue;
+        }
+        let process = ProcessId(1 + sim.world.below(sim.runners.into()) as u32);
+        sim.checker.tell(|| format!("p{} is killed", process.0));
+        sim.checker.sometimes(Rare::ProcessKilled);
+        sim.world.kill(process);
+        let pause = sim.world.below(15_000);
+        runtime.sleep(Span::from_millis(pause.cast_signed())).await;
+        sim.start_runner(process);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.story {
+            writeln!(f, "{line}")?;
+        }
+        match &self.violation {
+            Some(violation) => {
+                writeln!(
+                    f,
+                    "seed {}: {} is broken: {}",
+                    self.seed, violation.invariant, violation.what
+                )
+            }
+            None => {
+                writeln!(f, "seed {}: {} transactions, no violation", self.seed, self.transactions)
+            }
+        }
+    }
+}

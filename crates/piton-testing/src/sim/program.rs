@@ -1,0 +1,200 @@
+//! Random programs: what the simulated workflows do. A program is the params of its instance, so that a
+//! failing seed can print it.
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, join_all, select_all};
+use piton::prelude::*;
+use piton_core::Span;
+use serde::{Deserialize, Serialize};
+
+use super::witness::Witness;
+use crate::runtime::SplitMix64;
+
+/// One thing a program does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Op {
+    /// A step with a body.
+    Do(DoOp),
+    /// A sleep.
+    Sleep { name: String, ms: i64 },
+    /// A wait for an event.
+    Wait { name: String, event: String, timeout_ms: i64 },
+    /// All at the same time.
+    All(Vec<Op>),
+    /// The first that ends wins.
+    Race(Vec<Op>),
+    /// Errors are handled.
+    Catch(Vec<Op>),
+    /// The program fails.
+    Fail,
+}
+
+/// A step with a body.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct DoOp {
+    pub(super) name: String,
+    /// How long the body takes.
+    pub(super) ms: i64,
+    /// How many attempts fail.
+    pub(super) fail: u32,
+    pub(super) retries: u32,
+    pub(super) delay_ms: i64,
+    pub(super) timeout_ms: i64,
+    /// Sends an event of this type to this instance in the step's transaction.
+    pub(super) send: Option<(String, String)>,
+}
+
+/// A program with what it is made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Program(pub(super) Vec<Op>);
+
+/// The types of event there are.
+pub(super) const EVENTS: [&str; 3] = ["red", "green", "blue"];
+
+/// The ids of instances that clients use.
+pub(super) const INSTANCES: u64 = 5;
+
+/// How many operations a program has at most, branches included.
+const OPS_MAX: u64 = 9;
+
+impl Program {
+    pub(super) fn random(random: &mut SplitMix64) -> Self {
+        let mut budget = 1 + random.below(OPS_MAX);
+        let mut names = 0;
+        let mut ops = Vec::new();
+        while budget > 0 {
+            ops.push(random_op(random, &mut budget, &mut names, 2));
+        }
+        Self(ops)
+    }
+}
+
+fn random_op(random: &mut SplitMix64, budget: &mut u64, names: &mut u32, depth: u32) -> Op {
+    *budget = budget.saturating_sub(1);
+    *names += 1;
+    let name = format!("s{names}");
+    match random.below(if depth > 0 { 14 } else { 10 }) {
+        0..=4 => Op::Do(random_do(random, name)),
+        5 | 6 => Op::Sleep { name, ms: pick(random, &[-5, 0, 1, 500, 5_000, 60_000]) },
+        7 | 8 => Op::Wait {
+            name,
+            event: EVENTS[random.below(3) as usize].to_owned(),
+            timeout_ms: pick(random, &[1_000, 3_000, 30_000, 90_000]),
+        },
+        9 => {
+            if random.below(4) == 0 {
+                Op::Fail
+            } else {
+                Op::Do(random_do(random, name))
+            }
+        }
+        10 | 11 => Op::All(branches(random, budget, names, depth)),
+        12 => Op::Race(branches(random, budget, names, depth)),
+        _ => Op::Catch(branches(random, budget, names, depth)),
+    }
+}
+
+fn branches(random: &mut SplitMix64, budget: &mut u64, names: &mut u32, depth: u32) -> Vec<Op> {
+    let count = 2 + random.below(2);
+    (0..count).map(|_| random_op(random, budget, names, depth - 1)).collect()
+}
+
+fn random_do(random: &mut SplitMix64, name: String) -> DoOp {
+    let send = (random.below(8) == 0).then(|| {
+        let event = EVENTS[random.below(3) as usize].to_owned();
+        (format!("i{}", random.below(INSTANCES)), event)
+    });
+    DoOp {
+        name,
+        ms: pick(random, &[0, 0, 0, 10, 700, 4_000, 40_000]),
+        fail: pick(random, &[0, 0, 0, 0, 1, 2, 9]),
+        retries: pick(random, &[0, 1, 2, 3]),
+        delay_ms: pick(random, &[0, 100, 2_000, 20_000]),
+        timeout_ms: pick(random, &[600_000, 600_000, 600_000, 2_000]),
+        send,
+    }
+}
+
+fn pick<T: Copy>(random: &mut SplitMix64, choices: &[T]) -> T {
+    choices[random.below(choices.len() as u64) as usize]
+}
+
+/// The workflow that runs programs, in one process.
+pub(super) struct Interpreter {
+    pub(super) witness: Arc<Witness>,
+}
+
+impl Workflow for Interpreter {
+    const NAME: &'static str = "program";
+    type Params = Program;
+    type Output = Vec<String>;
+
+    async fn run(&self, program: Event<Program>, step: &Step) -> Result<Vec<String>> {
+        let mut results = Vec::new();
+        for op in &program.0 {
+            results.push(self.run_op(op, step).await?);
+        }
+        Ok(results)
+    }
+}
+
+impl Interpreter {
+    fn run_op<'a>(&'a self, op: &'a Op, step: &'a Step) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            match op {
+                Op::Do(op) => self.run_do(op, step).await,
+                Op::Sleep { name, ms } => {
+                    step.sleep(name.as_str(), *ms).await?;
+                    Ok(format!("{name} slept"))
+                }
+                Op::Wait { name, event, timeout_ms } => {
+                    let wait = step.wait_for_event::<u64>(name.as_str(), event.as_str());
+                    let payload = wait.timeout(*timeout_ms).await?;
+                    Ok(format!("{name} got {payload}"))
+                }
+                Op::All(ops) => {
+                    let results = join_all(ops.iter().map(|op| self.run_op(op, step))).await;
+                    let results: Vec<String> = results.into_iter().collect::<Result<_>>()?;
+                    Ok(results.join(","))
+                }
+                Op::Race(ops) => {
+                    let branches = ops.iter().map(|op| self.run_op(op, step));
+                    let (first, _, _) = select_all(branches).await;
+                    first
+                }
+                Op::Catch(ops) => {
+                    let mut results = Vec::new();
+                    for op in ops {
+                        match self.run_op(op, step).await {
+                            Ok(result) => results.push(result),
+                            Err(error) => results.push(format!("caught {}", error.name())),
+                        }
+                    }
+                    Ok(results.join(","))
+                }
+                Op::Fail => Err(Error::new("the program says so").named("ProgramFailed")),
+            }
+        })
+    }
+
+    async fn run_do(&self, op: &DoOp, step: &Step) -> Result<String> {
+        step.run_with(op.name.as_str(), |cx| async move {
+            let running = self.witness.body_started(&cx.idempotency_key(), cx.attempt());
+            if op.ms > 0 {
+                self.witness.sleep(Span::from_millis(op.ms)).await;
+            }
+            drop(running);
+            if cx.attempt() <= op.fail {
+                return Err(Error::new(format!("attempt {} fails", cx.attempt())).named("Planned"));
+            }
+            if let Some((to, event)) = &op.send {
+                cx.transaction().send_event(Self::NAME, to, event, &7)?;
+            }
+            Ok(format!("{} done", op.name))
+        })
+        .retries(Retries::constant(op.retries, op.delay_ms))
+        .timeout(op.timeout_ms)
+        .await
+    }
+}
