@@ -54,7 +54,7 @@ pub enum Code {
     StoreUnusable,
     /// The engine is shutting down.
     ShuttingDown,
-    /// The instance ended as errored or terminated, so that it has no result.
+    /// The instance was terminated, so that it has no result.
     NoResult,
     /// Broken invariant inside the engine.
     Internal,

@@ -36,16 +36,15 @@ const IDLE_TICKS_MAX: usize = 100_000;
 /// use piton::prelude::*;
 /// use piton_testing::Harness;
 ///
-/// async fn nap(_: Event<()>, step: &Step) -> Result<&'static str> {
+/// async fn nap(_: Event<()>, step: &Step) -> Result<String> {
 ///     step.sleep("a year", "365 days").await?;
-///     Ok("rested")
+///     Ok("rested".to_owned())
 /// }
-/// # async fn nap_owned(e: Event<()>, s: &Step) -> Result<String> { nap(e, s).await.map(String::from) }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> piton::Result<()> {
-/// let harness = Harness::memory([workflow("nap", nap_owned)]).await?;
-/// let instance = harness.create("nap", ()).await?;
+/// let harness = Harness::memory([workflow("nap", nap)]).await?;
+/// let instance = harness.create::<_, String>("nap", ()).await?;
 /// harness.run_until_idle().await?;
 /// harness.advance("365 days");
 /// harness.run_until_idle().await?;

@@ -14,7 +14,7 @@ use crate::client::{Waiters, WorkflowHandle};
 use crate::pass::{CheckCreated, StepDefaults};
 use crate::runner::{Runner, RunnerConfig};
 use crate::runtime::{Ids, Runtime, TaskOwner, TokioRuntime};
-use crate::store::{MemoryStore, Observer, Store};
+use crate::store::{MemoryStore, Observer, Store, StoreError};
 use crate::workflow::{Program, Registration};
 use crate::{Error, Result};
 
@@ -28,6 +28,22 @@ pub(crate) struct Shared {
     pub(crate) step_defaults: Arc<StepDefaults>,
     pub(crate) runner_name: Arc<str>,
     pub(crate) waiters: Waiters,
+}
+
+impl Shared {
+    /// Workflows with live tasks that nobody here can run, with how many.
+    async fn unregistered(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        let backlog = self.store.backlog().await?;
+        let unknown = backlog.into_iter().filter(|(name, _)| self.registry.program(name).is_none());
+        Ok(unknown.map(|(name, count)| (name.to_string(), count)).collect())
+    }
+}
+
+/// Tells operators once about instances that wait for a workflow to come back.
+async fn report_unregistered(shared: Arc<Shared>) {
+    for (name, count) in shared.unregistered().await.unwrap_or_default() {
+        tracing::warn!(workflow = %name, instances = count, "instances of a workflow that is not registered wait");
+    }
 }
 
 /// The workflows of this engine, by name.
@@ -195,6 +211,12 @@ impl EngineBuilder {
         self
     }
 
+    /// How long a wait for an event lasts that names no timeout. Default 24 hours.
+    pub fn default_wait_timeout(mut self, timeout: impl IntoSpan) -> Self {
+        self.step_defaults.wait_timeout = self.span(timeout, self.step_defaults.wait_timeout);
+        self
+    }
+
     /// Advances nothing by itself: for processes that only create and look, and for hosts that call
     /// [`Engine::tick`].
     pub fn no_runner(mut self) -> Self {
@@ -217,7 +239,7 @@ impl EngineBuilder {
         if let Some(error) = self.durations.into_iter().next() {
             return Err(error.into());
         }
-        check_config(&self.config, &self.step_defaults)?;
+        check_config(&self.config, &self.step_defaults, &self.limits)?;
         let runtime: Arc<dyn Runtime> = match self.runtime {
             Some(runtime) => runtime,
             None => TokioRuntime::current()?,
@@ -236,7 +258,7 @@ impl EngineBuilder {
             waiters: Waiters::default(),
             runtime,
         });
-        Ok(Engine::start(shared, self.config).await)
+        Ok(Engine::start(shared, self.config))
     }
 
     fn span(&mut self, span: impl IntoSpan, before: Span) -> Span {
@@ -255,7 +277,7 @@ impl fmt::Debug for EngineBuilder {
     }
 }
 
-fn check_config(config: &RunnerConfig, defaults: &StepDefaults) -> Result<()> {
+fn check_config(config: &RunnerConfig, defaults: &StepDefaults, limits: &Limits) -> Result<()> {
     let refuse = |message: String| Err(Refusal::new(Code::ValidationError, message).into());
     if config.concurrency == 0 {
         return refuse("a concurrency of 0 runs nothing; use no_runner() for that".to_owned());
@@ -275,6 +297,7 @@ fn check_config(config: &RunnerConfig, defaults: &StepDefaults) -> Result<()> {
     if timeout <= Span::ZERO {
         return refuse(format!("a default timeout of {timeout} is not longer than nothing"));
     }
+    limits.check_wait_timeout(defaults.wait_timeout)?;
     Ok(defaults.retries.check()?)
 }
 
@@ -351,14 +374,15 @@ impl Engine {
         EngineBuilder::new(Database::Store(store))
     }
 
-    async fn start(shared: Arc<Shared>, config: RunnerConfig) -> Self {
+    fn start(shared: Arc<Shared>, config: RunnerConfig) -> Self {
         let runner = Runner::new(Arc::clone(&shared), config);
         let observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&runner) as _;
         shared.store.observe(observer);
-        let tasks = Mutex::new(runner.spawn_duties());
-        let engine = Self { inner: Arc::new(Inner { shared, runner, tasks }) };
-        engine.report_unregistered().await;
-        engine
+        let mut tasks = runner.spawn_duties();
+        // Counting a large backlog takes a while: nobody waits for it.
+        tasks.push(shared.runtime.spawn(Box::pin(report_unregistered(Arc::clone(&shared)))));
+        let tasks = Mutex::new(tasks);
+        Self { inner: Arc::new(Inner { shared, runner, tasks }) }
     }
 
     /// A typed handle to a workflow of this engine.
@@ -392,16 +416,7 @@ impl Engine {
     ///
     /// If the store cannot be read.
     pub async fn unregistered(&self) -> Result<Vec<(String, u64)>> {
-        let backlog = self.inner.shared.store.backlog().await?;
-        let known = &self.inner.shared.registry;
-        let unknown = backlog.into_iter().filter(|(name, _)| known.program(name).is_none());
-        Ok(unknown.map(|(name, count)| (name.to_string(), count)).collect())
-    }
-
-    async fn report_unregistered(&self) {
-        for (name, count) in self.unregistered().await.unwrap_or_default() {
-            tracing::warn!(workflow = %name, instances = count, "instances of a workflow that is not registered wait");
-        }
+        Ok(self.inner.shared.unregistered().await?)
     }
 
     /// Claims up to `runs` due runs, advances each as far as it goes, and returns when they rest: for

@@ -5,6 +5,7 @@ use piton_core::boundary::After;
 use piton_core::record::{InstanceKey, RecordedError, RunKey, StepRecord};
 use piton_core::{EventType, InstanceStatus, LogLevel, StepName, StepStatus, StepType};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn a_committed_step_is_there(stage: Stage) {
@@ -189,6 +190,7 @@ pub async fn a_stale_run_is_fenced(stage: Stage) {
     let why = "restarted, not yet claimed";
     stage.assert_keeps_nothing_of("a", stale, why).await;
     let current = stage.claim_only("a").await;
+    assert_eq!(current.epoch, stale.epoch + 2, "a restart moves it, and a claim");
     stage.assert_keeps_nothing_of("a", stale, "restarted").await;
     let crossed = RunKey { run: stale.run, ..current };
     let why = "the old run under the new epoch";

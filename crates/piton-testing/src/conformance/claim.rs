@@ -7,6 +7,7 @@ use piton::store::{Action, Boundary, ClaimRequest};
 use piton_core::claim::{ClaimRules, NEW_WORK_WAIT_MAX, QUARANTINED};
 use piton_core::{InstanceStatus, TaskState};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn a_second_claim_of_a_leased_task_gets_nothing(stage: Stage) {
@@ -101,6 +102,10 @@ pub async fn the_next_due_moment_counts_pending_tasks_and_leases(stage: Stage) {
     assert_eq!(stage.next_due_at().await, Some(stage.now().plus(LEASE)));
     stage.nap(key, 60_000).await;
     assert_eq!(stage.next_due_at().await, Some(stage.in_ms(60_000)));
+    stage.create("b").await;
+    assert_eq!(stage.next_due_at().await, Some(stage.now()));
+    stage.claim_only("b").await;
+    assert_eq!(stage.next_due_at().await, Some(stage.now().plus(LEASE)));
 }
 
 pub async fn the_next_due_moment_ignores_what_nobody_can_claim(stage: Stage) {
@@ -153,6 +158,15 @@ pub async fn resumed_and_retried_work_is_resuming_work(stage: Stage) {
     stage.steer("resumed", Action::Resume).await;
     stage.advance_ms(10);
     assert_eq!(stage.claim_ids(2).await, ["resumed", "retried"]);
+}
+
+pub async fn a_lease_that_ran_out_is_resuming_work(stage: Stage) {
+    stage.leased("orphan").await;
+    stage.advance_ms(LEASE.as_millis() - 2);
+    stage.sleeping("woken", 1).await;
+    stage.create("new").await;
+    stage.advance_ms(2);
+    assert_eq!(stage.claim_ids(ALL).await, ["orphan", "woken", "new"]);
 }
 
 pub async fn new_work_that_waited_too_long_gets_a_quarter_of_every_claim(stage: Stage) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use piton::store::{Action, Existing, InstanceQuery, LogFilter, StoreError};
 
+use super::rows::*;
 use super::stage::*;
 
 fn assert_closed<T: Debug>(answer: Result<T, StoreError>) {

@@ -6,6 +6,7 @@ use piton::store::{CreateRequest, Existing, NewInstance};
 use piton_core::record::{InstanceRecord, RunKey};
 use piton_core::{Code, InstanceStatus};
 
+use super::rows::*;
 use super::stage::*;
 
 pub async fn a_new_instance_reads_back_as_it_was_created(stage: Stage) {

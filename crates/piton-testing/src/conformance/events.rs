@@ -7,6 +7,7 @@ use piton_core::boundary::{After, WAIT_TIMEOUT};
 use piton_core::record::StepRecord;
 use piton_core::{Code, InstanceStatus, StepStatus};
 
+use super::rows::*;
 use super::stage::*;
 
 impl Stage {
@@ -120,7 +121,7 @@ pub async fn an_event_for_a_wait_that_is_settled_wakes_nobody(stage: Stage) {
     let nap = Boundary {
         steps: vec![stage.sleep("nap", 1, stage.in_ms(60_000))],
         next: suspend(stage.in_ms(60_000)),
-        ..super::stage::boundary(key)
+        ..super::rows::boundary(key)
     };
     stage.commit(nap).await;
     stage.send("a", "approved").await;

@@ -6,6 +6,7 @@ use piton::store::{Action, Boundary, Hint, Mutation, Observer};
 use piton_core::InstanceStatus;
 use piton_core::record::InstanceKey;
 
+use super::rows::*;
 use super::stage::*;
 
 /// Looks for a hint that may come from another thread after this many chances to run.

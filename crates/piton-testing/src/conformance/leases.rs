@@ -5,6 +5,7 @@ use piton_core::boundary::After;
 use piton_core::record::RunKey;
 use piton_core::{InstanceStatus, Span};
 
+use super::rows::*;
 use super::stage::*;
 
 impl Stage {

@@ -6,6 +6,7 @@ use piton::store::{Action, Boundary};
 use piton_core::boundary::After;
 use piton_core::{Code, InstanceStatus, Timestamp};
 
+use super::rows::*;
 use super::stage::*;
 
 const LIVE: [InstanceStatus; 3] =

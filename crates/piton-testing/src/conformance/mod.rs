@@ -3,7 +3,8 @@
 //! A store is judged by its answers alone. A case gets a [`Stage`], a fresh store on a virtual clock, and
 //! tells a short story on it; no case sleeps, and none but those about hints listens to them.
 //!
-//! [`store_conformance!`](crate::store_conformance) makes one test of each case, so that a failure has a name.
+//! [`store_conformance!`](crate::store_conformance) makes one test of each case, so that a failure has a name;
+//! [`differential`] finds what nobody thought of, by asking two stores the same questions.
 //!
 //! A store bug that is found in any other way becomes a case here first.
 
@@ -15,6 +16,7 @@ pub mod claim;
 pub mod closing;
 #[doc(hidden)]
 pub mod create;
+pub mod differential;
 #[doc(hidden)]
 pub mod events;
 #[doc(hidden)]
@@ -27,6 +29,7 @@ pub mod lifecycle;
 pub mod mutations;
 #[doc(hidden)]
 pub mod reading;
+mod rows;
 mod stage;
 
 pub use stage::Stage;
@@ -37,11 +40,14 @@ pub use stage::Stage;
 ///
 /// If the store breaks the promise.
 pub fn play(open: impl AsyncFnOnce() -> Stage, case: impl AsyncFnOnce(Stage)) {
-    let threads = tokio::runtime::Builder::new_multi_thread()
+    threads().block_on(async { case(open().await).await });
+}
+
+fn threads() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .build()
-        .expect("threads can be started");
-    threads.block_on(async { case(open().await).await });
+        .expect("threads can be started")
 }
 
 /// Makes a module of tests, one for each promise a store must keep.
@@ -94,6 +100,7 @@ macro_rules! store_conformance {
                 instances_created_at_once_are_claimed_in_their_order,
                 resuming_work_goes_before_new_work,
                 resumed_and_retried_work_is_resuming_work,
+                a_lease_that_ran_out_is_resuming_work,
                 new_work_that_waited_too_long_gets_a_quarter_of_every_claim,
                 new_work_that_has_not_waited_long_waits_for_resuming_work,
                 a_thousand_unregistered_tasks_delay_nobody,

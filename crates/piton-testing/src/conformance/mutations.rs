@@ -5,6 +5,7 @@ use piton_core::boundary::After;
 use piton_core::record::RunKey;
 use piton_core::{Code, InstanceStatus, LogLevel};
 
+use super::rows::*;
 use super::stage::*;
 
 fn create_child(name: &str) -> Mutation {

@@ -13,6 +13,8 @@ use crate::runtime::BoxFuture;
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
 use crate::{Result, codec};
 
+const EXISTS: &str = Code::InstanceIdAlreadyExists.as_str();
+
 /// An instance to be created by [`WorkflowHandle::create_batch`].
 #[derive(Clone, Debug)]
 pub struct BatchItem<P> {
@@ -35,6 +37,7 @@ pub struct Create<P, O> {
     workflow: WorkflowHandle<P, O>,
     params: P,
     id: Option<String>,
+    or_get: bool,
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
@@ -58,7 +61,7 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
     /// # }
     /// ```
     pub fn create(&self, params: P) -> Create<P, O> {
-        Create { workflow: self.clone(), params, id: None }
+        Create { workflow: self.clone(), params, id: None, or_get: false }
     }
 
     /// Creates up to 100 instances in one transaction.
@@ -163,6 +166,27 @@ impl<P, O> Create<P, O> {
         self.id = Some(id.into());
         self
     }
+
+    /// If the id exists already, returns that instance instead of refusing: for callers that may try
+    /// again. Its params are not compared.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// let first = noop.create(()).id("order-123").or_get().await?;
+    /// let again = noop.create(()).id("order-123").or_get().await?;
+    /// assert_eq!(first.id(), again.id());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn or_get(mut self) -> Self {
+        self.or_get = true;
+        self
+    }
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
@@ -170,8 +194,14 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { workflow, params, id } = self;
-        Box::pin(workflow.create_one(id, params))
+        let Self { workflow, params, id, or_get } = self;
+        Box::pin(async move {
+            let existing = id.clone().filter(|_| or_get);
+            match (workflow.clone().create_one(id, params).await, existing) {
+                (Err(error), Some(id)) if error.code() == Some(EXISTS) => workflow.get(&id).await,
+                (created, _) => created,
+            }
+        })
     }
 }
 

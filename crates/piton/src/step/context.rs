@@ -7,7 +7,7 @@ use piton_core::{EventType, InstanceId, StepName, WorkflowName};
 use serde::Serialize;
 
 use crate::pass::Pass;
-use crate::store::{Mutation, NewEvent, NewInstance, SqlValue};
+use crate::store::{Mutation, NewEvent, NewInstance, SqlParams};
 use crate::{Result, codec};
 
 /// One attempt of a step, as its body sees it.
@@ -101,22 +101,19 @@ pub struct StepTransaction<'c> {
 }
 
 impl StepTransaction<'_> {
-    /// A statement on the engine's own database, with `?1`, `?2`, … for the parameters.
+    /// A statement on the engine's own database, with `?1`, `?2`, … for the parameters: a tuple, an array,
+    /// a `Vec`, or `()` for none.
     ///
     /// ```
     /// # use piton::prelude::*;
     /// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
     /// # step.run_with("s", |cx| async move {
-    /// cx.transaction().execute("UPDATE stock SET left = left - ?1", [3]);
+    /// cx.transaction().execute("UPDATE stock SET left = left - ?1 WHERE item = ?2", (3, "rope"));
     /// # Ok(()) }).await }
     /// # let _ = workflow("f", f);
     /// ```
-    pub fn execute<V: Into<SqlValue>>(
-        &self,
-        sql: impl Into<String>,
-        params: impl IntoIterator<Item = V>,
-    ) {
-        let params = params.into_iter().map(Into::into).collect();
+    pub fn execute(&self, sql: impl Into<String>, params: impl SqlParams) {
+        let params = params.into_values();
         self.context.push(Mutation::Execute { sql: sql.into(), params });
     }
 

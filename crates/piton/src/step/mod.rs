@@ -31,11 +31,12 @@ pub use wait::{WaitForEvent, WaitForOutcome, WaitForReceived};
 /// ```
 /// use piton::prelude::*;
 ///
+/// # async fn mail(_: &str, _: &str) -> std::io::Result<()> { Ok(()) }
 /// async fn onboarding(user: Event<String>, step: &Step) -> Result<()> {
-///     step.run("send welcome", async { Ok(println!("welcome, {}", *user)) }).await?;
+///     step.run("send welcome", async { Ok(mail(&user, "welcome").await?) }).await?;
 ///     step.sleep("let them settle in", "3 days").await?;
 ///     for day in 1..=3 {
-///         step.run(format!("tip {day}"), async { Ok(println!("tip of day {day}")) }).await?;
+///         step.run(format!("tip {day}"), async { Ok(mail(&user, "a tip").await?) }).await?;
 ///         step.sleep(format!("after tip {day}"), "1 day").await?;
 ///     }
 ///     Ok(())
@@ -188,6 +189,24 @@ impl Step {
     pub fn log(&self) -> Log {
         let scope = scope::current().filter(|scope| Arc::ptr_eq(&scope.pass, &self.pass));
         Log::new(Arc::clone(&self.pass), scope.and_then(|scope| scope.step))
+    }
+
+    /// The id of the instance.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// async fn who(_: Event<()>, step: &Step) -> Result<String> {
+    ///     Ok(format!("{} run {}", step.instance_id(), step.run_number()))
+    /// }
+    /// # let _ = workflow("who", who);
+    /// ```
+    pub fn instance_id(&self) -> &str {
+        self.pass.info.id.as_str()
+    }
+
+    /// The number of this run: 0, plus one for each restart.
+    pub fn run_number(&self) -> u32 {
+        self.pass.info.run
     }
 
     fn pass(&self) -> &Arc<Pass> {

@@ -48,14 +48,14 @@ impl<'s, T> WaitForEvent<'s, T> {
     ///
     /// ```
     /// # use piton::prelude::*;
-    /// async fn pay(_: Event<()>, step: &Step) -> Result<&'static str> {
-    ///     match step.wait_for_event::<u64>("payment", "paid").timeout("2 weeks").outcome().await? {
-    ///         Some(_cents) => Ok("paid"),
-    ///         None => Ok("reminder sent"),
-    ///     }
+    /// async fn pay(_: Event<()>, step: &Step) -> Result<String> {
+    ///     let payment = step.wait_for_event::<u64>("payment", "paid").timeout("2 weeks").outcome();
+    ///     Ok(match payment.await? {
+    ///         Some(cents) => format!("paid {cents}"),
+    ///         None => "sent a reminder".to_owned(),
+    ///     })
     /// }
-    /// # async fn f(e: Event<()>, s: &Step) -> Result<String> { pay(e, s).await.map(String::from) }
-    /// # let _ = workflow("pay", f);
+    /// # let _ = workflow("pay", pay);
     /// ```
     pub fn outcome(self) -> WaitForOutcome<'s, T> {
         WaitForOutcome(self)

@@ -34,7 +34,7 @@ use crate::runtime::BoxFuture;
 pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
 #[cfg(feature = "sqlite")]
 pub use mutation::SqliteWork;
-pub use mutation::{Mutation, SqlValue};
+pub use mutation::{Mutation, SqlParams, SqlValue};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
@@ -75,7 +75,8 @@ pub trait Store: Send + Sync + 'static {
 
     // ---- what runners do ----
 
-    /// Claims due tasks of the given workflows, in the order of `piton_core::claim`.
+    /// Claims due tasks of the given workflows, in the order of `piton_core::claim`: resuming work, then new
+    /// work, each by `run_at` and then in the order of creation. A lease that ran out is resuming work.
     ///
     /// Each claim moves the task's epoch, counts, sets `started_at` once and the status to `active`. A task
     /// whose pause was requested is held, one with too many claims is quarantined; neither is returned. After
@@ -87,6 +88,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Commits a boundary: the guard, the user's mutations, the steps, the consumed events, the log lines, and
     /// what becomes of the run. One transaction; refused whole when fenced or when a mutation fails.
+    ///
+    /// Its own log lines (a wait that timed out, then a pause) come behind the runner's.
     fn commit(&self, boundary: Boundary) -> Answer<Committed>;
 
     /// Extends the leases that are still held under the given epochs; what is missing from the answer is lost.

@@ -94,3 +94,52 @@ impl<T: Into<SqlValue>> From<Option<T>> for SqlValue {
         value.map_or(SqlValue::Null, Into::into)
     }
 }
+
+/// The parameters of a statement: a tuple, an array, a `Vec`, or `()`.
+///
+/// ```
+/// use piton::store::{SqlParams, SqlValue};
+/// assert_eq!((1, "x").into_values(), [SqlValue::Integer(1), SqlValue::Text("x".into())]);
+/// ```
+pub trait SqlParams {
+    /// The values, in order.
+    fn into_values(self) -> Vec<SqlValue>;
+}
+
+impl SqlParams for () {
+    fn into_values(self) -> Vec<SqlValue> {
+        Vec::new()
+    }
+}
+
+impl<V: Into<SqlValue>, const N: usize> SqlParams for [V; N] {
+    fn into_values(self) -> Vec<SqlValue> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<V: Into<SqlValue>> SqlParams for Vec<V> {
+    fn into_values(self) -> Vec<SqlValue> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+macro_rules! sql_params {
+    ($($name:ident)*) => {
+        impl<$($name: Into<SqlValue>),*> SqlParams for ($($name,)*) {
+            #[allow(non_snake_case, reason = "a type and its value share a letter")]
+            fn into_values(self) -> Vec<SqlValue> {
+                let ($($name,)*) = self;
+                vec![$($name.into()),*]
+            }
+        }
+    };
+}
+sql_params!(A);
+sql_params!(A B);
+sql_params!(A B C);
+sql_params!(A B C D);
+sql_params!(A B C D E);
+sql_params!(A B C D E F);
+sql_params!(A B C D E F G);
+sql_params!(A B C D E F G H);

@@ -25,7 +25,11 @@ fn waiting_for(instance: &Instance) -> Option<&StepRecord> {
     if instance.record.status.is_terminal() {
         return None;
     }
-    instance.current_run().waiting_steps().min_by_key(|step| step.next_retry_at.or(step.wake_at))
+    let wakes_at = |step: &&StepRecord| {
+        let at = step.next_retry_at.or(step.wake_at);
+        (at.is_none(), at)
+    };
+    instance.current_run().waiting_steps().min_by_key(wakes_at)
 }
 
 pub(super) fn instance(

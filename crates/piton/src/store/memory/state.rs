@@ -25,36 +25,39 @@ pub(super) struct Workflow {
     pub(super) by_id: BTreeMap<InstanceId, InstanceKey>,
     pub(super) keys: BTreeSet<InstanceKey>,
     pub(super) live_tasks: u64,
+    /// Pending tasks that continue something, by `run_at`.
     resuming: Queue,
+    /// Pending tasks of new runs, by `run_at`.
     new: Queue,
+    /// By the end of the lease.
+    leased: Queue,
 }
 
-/// Tasks by the moment they can be claimed, oldest first. Held tasks are in no queue, so that paused
-/// instances cost claims nothing.
+/// Tasks by the moment they can be claimed, oldest first.
 type Queue = BTreeSet<(Timestamp, InstanceKey)>;
 
 impl Workflow {
-    fn queue_of(&mut self, task: &Task) -> &mut Queue {
-        if task.kind.is_resuming() { &mut self.resuming } else { &mut self.new }
+    /// Where the task waits to be claimed, and until when. Held tasks are in no queue, so that paused instances
+    /// cost claims nothing.
+    fn queue_of(&mut self, task: &Task) -> Option<(&mut Queue, Timestamp)> {
+        match task.state {
+            TaskState::Pending if task.kind.is_resuming() => {
+                Some((&mut self.resuming, task.run_at))
+            }
+            TaskState::Pending => Some((&mut self.new, task.run_at)),
+            TaskState::Leased => Some((&mut self.leased, task.lease_until.unwrap_or(task.run_at))),
+            TaskState::Held => None,
+        }
     }
 
     /// When the earliest task can be claimed.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
-        let first = |queue: &Queue| queue.first().map(|(at, _)| *at);
-        first(&self.resuming).into_iter().chain(first(&self.new)).min()
+        let queues = [&self.resuming, &self.new, &self.leased];
+        queues.iter().filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
     }
 }
 
-/// When the task can be claimed; `None` while it is held.
-fn claimable_at(task: &Task) -> Option<Timestamp> {
-    match task.state {
-        TaskState::Pending => Some(task.run_at),
-        TaskState::Leased => Some(task.lease_until.unwrap_or(task.run_at)),
-        TaskState::Held => None,
-    }
-}
-
-/// Due tasks of both classes, each oldest first and at most as many as were asked for.
+/// Due tasks of both classes by `run_at`, each oldest first and at most as many as were asked for.
 pub(super) struct DueTasks {
     pub(super) resuming: Vec<(Timestamp, InstanceKey)>,
     pub(super) new: Vec<(Timestamp, InstanceKey)>,
@@ -99,14 +102,14 @@ impl State {
         let workflow = self.workflows.get_mut(name).expect("so does its workflow");
         if let Some(old) = instance.task.take() {
             workflow.live_tasks -= 1;
-            if let Some(at) = claimable_at(&old) {
-                workflow.queue_of(&old).remove(&(at, key));
+            if let Some((queue, at)) = workflow.queue_of(&old) {
+                queue.remove(&(at, key));
             }
         }
         if let Some(new) = &task {
             workflow.live_tasks += 1;
-            if let Some(at) = claimable_at(new) {
-                workflow.queue_of(new).insert((at, key));
+            if let Some((queue, at)) = workflow.queue_of(new) {
+                queue.insert((at, key));
             }
         }
         instance.task = task;
@@ -119,16 +122,18 @@ impl State {
         now: Timestamp,
         wanted: usize,
     ) -> DueTasks {
-        let until = (now, InstanceKey(i64::MAX));
-        let oldest = |queue: fn(&Workflow) -> &Queue| {
+        let due = |queue: fn(&Workflow) -> &Queue| {
+            let until = (now, InstanceKey(i64::MAX));
             let known = workflows.iter().filter_map(|name| self.workflows.get(name));
-            let due = known.flat_map(|workflow| queue(workflow).range(..=until).take(wanted));
-            let due: BTreeSet<_> = due.copied().collect();
-            due.into_iter().take(wanted).collect()
+            known.flat_map(move |workflow| queue(workflow).range(..=until).take(wanted)).copied()
         };
+        // A run whose lease ran out was begun: it is work to resume, as old as its task.
+        let run_at = |key| self.task(key).expect("a queue holds living tasks").run_at;
+        let orphaned = due(|workflow| &workflow.leased).map(|(_, key)| (run_at(key), key));
+        let oldest = |tasks: BTreeSet<_>| tasks.into_iter().take(wanted).collect();
         DueTasks {
-            resuming: oldest(|workflow| &workflow.resuming),
-            new: oldest(|workflow| &workflow.new),
+            resuming: oldest(due(|workflow| &workflow.resuming).chain(orphaned).collect()),
+            new: oldest(due(|workflow| &workflow.new).collect()),
         }
     }
 }

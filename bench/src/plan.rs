@@ -1,0 +1,65 @@
+//! How much is measured: everything that differs between a full, a quick and a tiny run.
+
+use std::time::Duration;
+
+/// The counts and spans of one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Rounds of a throughput workload; each measures the ceiling and the engine.
+    pub(crate) throughput_rounds: usize,
+    /// How long one round creates workflows.
+    pub(crate) throughput_round: Duration,
+    /// Rows the ceiling writes in one round.
+    pub(crate) ceiling_rows: usize,
+    /// Pairs of one workflow and its four bare commits.
+    pub(crate) latency_samples: usize,
+    /// Events sent, one at a time.
+    pub(crate) event_samples: usize,
+    /// Instances that wake in the same millisecond.
+    pub(crate) sleepers: usize,
+    /// Sleeping instances in the database of `at_rest_1m`.
+    pub(crate) at_rest: usize,
+    /// How long the idle engine is watched.
+    pub(crate) idle: Duration,
+}
+
+/// What the musts and aims of `sleepers_100k` are stated for.
+pub(crate) const SLEEPERS_FULL: usize = 100_000;
+
+impl Plan {
+    /// What the published numbers come from; under three minutes.
+    pub(crate) const FULL: Plan = Plan {
+        throughput_rounds: 7,
+        throughput_round: Duration::from_millis(1_500),
+        ceiling_rows: 102_400,
+        latency_samples: 2_000,
+        event_samples: 2_000,
+        sleepers: SLEEPERS_FULL,
+        at_rest: 1_000_000,
+        idle: Duration::from_secs(10),
+    };
+
+    /// Good for a comparison while working; under one minute.
+    pub(crate) const QUICK: Plan = Plan {
+        throughput_rounds: 3,
+        throughput_round: Duration::from_millis(1_000),
+        ceiling_rows: 51_200,
+        latency_samples: 500,
+        event_samples: 500,
+        sleepers: 20_000,
+        at_rest: 100_000,
+        idle: Duration::from_secs(5),
+    };
+
+    /// Shows that every workload works; its numbers mean nothing.
+    pub(crate) const TINY: Plan = Plan {
+        throughput_rounds: 1,
+        throughput_round: Duration::from_millis(200),
+        ceiling_rows: 5_120,
+        latency_samples: 20,
+        event_samples: 20,
+        sleepers: 500,
+        at_rest: 2_000,
+        idle: Duration::from_secs(1),
+    };
+}

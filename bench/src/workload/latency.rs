@@ -1,0 +1,81 @@
+//! One small workflow, nothing else running: from create to result.
+//!
+//! It cannot be faster than its commits: the creation and three steps, the last of which carries the completion. The
+//! ceiling is four bare commits of one step row each, in turns with the workflows.
+
+use anyhow::{Result, ensure};
+use piton::prelude::*;
+
+use super::{Bench, PATIENCE, STORE};
+use crate::progress::Progress;
+use crate::raw::{RawSteps, StepRows};
+use crate::report::{Figure, Goal, Row};
+use crate::{stats, timer};
+
+const STEPS: u64 = 3;
+
+/// The creation and each step; the end of the run shares the commit of the last step.
+const COMMITS: usize = 4;
+
+/// Pairs that are not counted: caches fill and files grow to their working size.
+const WARM_UP: usize = 10;
+
+async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
+    let mut sum = *first;
+    for i in 0..STEPS {
+        sum += step.run(format!("step {i}"), async { Ok(i) }).await?;
+    }
+    Ok(sum)
+}
+
+pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
+    let samples = bench.plan.latency_samples;
+    let progress = Progress::start(name, samples);
+    let steps = sample_rows(bench).await?;
+    let database = bench.database("latency-raw");
+    let mut raw = RawSteps::create(database.path(), &steps)?;
+
+    let database = bench.database("latency");
+    let builder = database.engine().register(workflow("three_steps", three_steps));
+    let engine = builder.start().await?;
+    let three_steps = engine.workflow::<u64, u64>("three_steps")?;
+    let (mut values, mut ceilings) = (Vec::new(), Vec::new());
+    for sample in 0..WARM_UP + samples {
+        let start = timer::now();
+        let sum = three_steps.create(0).await?.result().await?;
+        let value = start.elapsed();
+        ensure!(sum == 3, "three steps added up to {sum}");
+        // The thread that waits in `block_on` has nothing else to do: it may block.
+        let ceiling = raw.insert(COMMITS, 1)?;
+        if sample >= WARM_UP {
+            values.push(value.as_secs_f64() * 1e6);
+            ceilings.push(ceiling.as_secs_f64() * 1e6);
+            progress.step();
+        }
+    }
+    engine.shutdown(PATIENCE).await?;
+    let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
+    let p99 = stats::percentile(&values, 0.99);
+    Ok(Row {
+        workload: name,
+        store: STORE,
+        value,
+        unit: "µs",
+        ceiling: Some(ceiling),
+        ratio: Some(value / ceiling),
+        goal: Some(Goal::at_most(2.0, 1.3)),
+        also: vec![Figure { name: "p99", value: p99, unit: "µs", goal: None }],
+        note: format!("medians of {samples} workflows and of {samples} times {COMMITS} commits"),
+    })
+}
+
+/// The rows that such a workflow records.
+async fn sample_rows(bench: &Bench<'_>) -> Result<StepRows> {
+    let database = bench.database("latency-sample");
+    let builder = database.engine().register(workflow("three_steps", three_steps));
+    let engine = builder.start().await?;
+    engine.workflow::<u64, u64>("three_steps")?.create(0).await?.result().await?;
+    engine.shutdown(PATIENCE).await?;
+    drop(engine);
+    StepRows::read(database.path())
+}

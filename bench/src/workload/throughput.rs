@@ -1,0 +1,121 @@
+//! Many small workflows at once: how many steps a second.
+//!
+//! A client keeps a fixed number of instances outstanding, each with ten steps that do nothing. Everything counts:
+//! creation, claims, completion and the client's wait for each result. The ceiling is bare SQLite that inserts the
+//! same step rows and nothing else. Both take turns, so that noise of the machine hits both alike.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use piton::WorkflowHandle;
+use piton::prelude::*;
+use tokio::task::JoinSet;
+
+use super::{Bench, Database, PATIENCE, STORE};
+use crate::progress::Progress;
+use crate::raw::{ROWS_PER_TRANSACTION, RawSteps, StepRows};
+use crate::report::{Goal, Row};
+use crate::{stats, timer};
+
+const STEPS: u64 = 10;
+
+/// How long the engine runs to make the rows that the ceiling copies.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+async fn ten_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
+    let mut sum = *first;
+    for i in 0..STEPS {
+        sum += step.run(format!("step {i}"), async { Ok(i) }).await?;
+    }
+    Ok(sum)
+}
+
+/// Measures steps per second with `in_flight` workflows outstanding.
+pub(super) async fn measure(
+    bench: &Bench<'_>,
+    name: &'static str,
+    in_flight: usize,
+) -> Result<Row> {
+    let plan = &bench.plan;
+    let progress = Progress::start(name, plan.throughput_rounds);
+    let sample = bench.database("throughput-sample");
+    engine_round(&sample, in_flight, WARM_UP).await?;
+    let steps = StepRows::read(sample.path())?;
+
+    let (mut ceilings, mut values) = (Vec::new(), Vec::new());
+    for round in 0..plan.throughput_rounds {
+        let raw = bench.database(&format!("throughput-raw-{round}"));
+        ceilings.push(raw_round(&raw, &steps, plan.ceiling_rows)?);
+        let database = bench.database(&format!("throughput-{round}"));
+        values.push(engine_round(&database, in_flight, plan.throughput_round).await?);
+        progress.step();
+    }
+    let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
+    Ok(Row {
+        workload: name,
+        store: STORE,
+        value,
+        unit: "steps/s",
+        ceiling: Some(ceiling),
+        ratio: Some(value / ceiling),
+        // With 64 in flight the design compares with peers, not with the ceiling.
+        goal: (in_flight == 256).then(|| Goal::at_least(0.35, 0.60)),
+        also: Vec::new(),
+        note: format!(
+            "medians of {} rounds, engine {}, ceiling {} (step rows alone, {ROWS_PER_TRANSACTION} per transaction)",
+            plan.throughput_rounds,
+            range(&values),
+            range(&ceilings),
+        ),
+    })
+}
+
+fn range(samples: &[f64]) -> String {
+    let (low, high) = (stats::percentile(samples, 0.0), stats::percentile(samples, 1.0));
+    format!("{low:.0}..{high:.0}")
+}
+
+/// Rows per second of bare SQLite.
+fn raw_round(database: &Database, steps: &StepRows, rows: usize) -> Result<f64> {
+    let transactions = rows / ROWS_PER_TRANSACTION;
+    let mut raw = RawSteps::create(database.path(), steps)?;
+    let elapsed = raw.insert(transactions, ROWS_PER_TRANSACTION)?;
+    Ok((transactions * ROWS_PER_TRANSACTION) as f64 / elapsed.as_secs_f64())
+}
+
+/// Steps per second of the engine.
+async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> Result<f64> {
+    let engine = database
+        .engine()
+        .register(workflow("ten_steps", ten_steps))
+        .concurrency(in_flight)
+        .start()
+        .await?;
+    let ten_steps = engine.workflow::<u64, u64>("ten_steps")?;
+    let start = timer::now();
+    let mut clients = JoinSet::new();
+    for _ in 0..in_flight {
+        clients.spawn(keep_one_outstanding(ten_steps.clone(), start + span));
+    }
+    let mut completed = 0;
+    while let Some(client) = clients.join_next().await {
+        completed += client??;
+    }
+    let elapsed = start.elapsed();
+    engine.shutdown(PATIENCE).await?;
+    Ok((completed * STEPS) as f64 / elapsed.as_secs_f64())
+}
+
+/// Creates instances one after the other until the deadline; how many completed.
+async fn keep_one_outstanding(
+    ten_steps: WorkflowHandle<u64, u64>,
+    deadline: Instant,
+) -> Result<u64> {
+    let mut completed = 0;
+    while timer::now() < deadline {
+        let sum = ten_steps.create(completed).await?.result().await?;
+        ensure!(sum == completed + 45, "ten steps added up to {sum} from {completed}");
+        completed += 1;
+    }
+    Ok(completed)
+}
