@@ -193,10 +193,12 @@ on_both_stores! {
             probe.held("long").await;
             until_step(&instance, "nap", StepStatus::Waiting).await?;
             settle(&harness).await?;
-            harness.advance("3599 seconds");
+            harness.advance(3_599_999);
+            settle(&harness).await?;
+            instance.send_event("unwanted", &()).await?;
             settle(&harness).await?;
             assert_eq!(probe.count("after nap"), 0);
-            harness.advance("1 second");
+            harness.advance(1);
             until_step(&instance, "after nap", StepStatus::Completed).await?;
             instance.send_event("mail", &5).await?;
             until_step(&instance, "after mail", StepStatus::Completed).await?;
@@ -545,6 +547,48 @@ on_both_stores! {
         let winners = instance.result().await?;
         assert_eq!(probe.notes(), vec![winners; 201]);
         assert_eq!(probe.counts(), bodies, "no replay started a body");
+    }
+
+    // 13: results come to the code in the order in which they were recorded.
+    async fn steps_finish_in_the_same_order_on_every_replay(kind) {
+        let probe = Probe::new();
+        let flow = workflow("order", async |_: Event<()>, step: &Step| -> Result<String> {
+            let body = async |name: &'static str| {
+                probe.hold(name).await;
+                Ok(name.to_owned())
+            };
+            let mut racing: FuturesUnordered<_> =
+                ["a", "b", "c"].into_iter().map(|name| step.run(name, body(name))).collect();
+            let mut order = String::new();
+            while let Some(name) = racing.next().await {
+                order += &name?;
+            }
+            let mut left = std::pin::pin!(step.sleep("left", "2 minutes"));
+            let right = step.sleep("right", "1 minute");
+            select! {
+                slept = &mut left => slept?,
+                slept = right => { slept?; order += "r" }
+            }
+            left.await?;
+            probe.note(&order);
+            step.sleep("nap", "1 hour").await?;
+            step.sleep("another nap", "1 hour").await?;
+            Ok(order)
+        });
+        let harness = Harness::with(kind, [flow], |engine| engine.parked_runs(0)).await?;
+        let instance = harness.create::<_, String>("order", ()).await?;
+        let choose = async {
+            for name in ["c", "a", "b"] {
+                probe.open(name);
+                until_step(&instance, name, StepStatus::Completed).await?;
+                settle(&harness).await?;
+            }
+            Ok(())
+        };
+        try_join!(harness.tick(), choose)?;
+        harness.run_to_end().await?;
+        assert_eq!(instance.result().await?, "cabr");
+        assert_eq!(probe.notes(), ["cabr"; 3]);
     }
 
     // 13: a body that ends or fails, a sleep and an event, all between two looks of the engine.

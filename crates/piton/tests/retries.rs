@@ -29,8 +29,13 @@ async fn delays(harness: &Harness, instance: &InstanceHandle<()>) -> Result<Vec<
         let Some(at) = step(instance, "work").await?.next_retry_at else { return Ok(delays) };
         let delay = at.since(harness.now());
         delays.push(delay.as_millis() / 1_000);
-        harness.advance(Span::from_millis(delay.as_millis() - 1));
+        harness.advance(delay.as_millis() - 1);
         assert_eq!(harness.tick().await?, 0, "a retry is not due one millisecond early");
+        let attempts = step(instance, "work").await?.attempts;
+        instance.pause().await?;
+        instance.resume().await?;
+        assert_eq!(harness.tick().await?, 1);
+        assert_eq!(step(instance, "work").await?.attempts, attempts, "nor if something else wakes it");
         harness.advance(1);
     }
 }

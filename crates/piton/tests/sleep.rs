@@ -48,6 +48,11 @@ on_both_stores! {
             assert_eq!(harness.engine().next_wake_at().await?, Some(wake_at));
             harness.advance(HOUR.as_millis() - 1);
             assert_eq!(harness.run_until_idle().await?, 0);
+            // Woken by something else in the last millisecond, it looks at its wake time again.
+            instance.pause().await?;
+            instance.resume().await?;
+            assert_eq!(harness.run_until_idle().await?, 1);
+            assert_eq!(probe.count("after"), 0);
             harness.advance(1);
             assert_eq!(harness.run_until_idle().await?, 1);
             assert_eq!(instance.result().await?, 1);
