@@ -179,9 +179,8 @@ on_both_stores! {
                 step.run("after mail", async { Ok(n) }).await
             };
             let retry = step
-                .run_with("retry", async |cx: StepContext| match cx.attempt() {
-                    1 | 2 => Err(Error::new("not yet")),
-                    attempt => Ok(attempt),
+                .run_with("retry", |cx| async move {
+                    if cx.attempt() < 3 { Err(Error::new("not yet")) } else { Ok(cx.attempt()) }
                 })
                 .retries(Retries::constant(2, "1 day"));
             let (a, b, c, d) = try_join!(long.timeout("30 days"), nap, mail, retry)?;
@@ -257,7 +256,7 @@ on_both_stores! {
         let probe = Probe::new();
         let flow = workflow("sender", async |_: Event<()>, step: &Step| -> Result<()> {
             let send = async {
-                step.run_with("send", async |cx: StepContext| {
+                step.run_with("send", |cx| async move {
                     cx.transaction().send_event("mailbox", "box", "mail", &7)
                 })
                 .await?;
@@ -280,8 +279,9 @@ on_both_stores! {
     async fn a_failed_transaction_does_not_lose_the_waits_beside_it(kind) {
         let probe = Probe::new();
         let flow = workflow("sender", async |_: Event<()>, step: &Step| -> Result<String> {
+            let probe = probe.here();
             let (sent, mail, slept) = join!(
-                step.run_with("send", async |cx: StepContext| {
+                step.run_with("send", |cx| async move {
                     probe.hit("send");
                     cx.transaction().send_event("mailbox", "nobody", "mail", &7)
                 }),
@@ -485,8 +485,9 @@ on_both_stores! {
     async fn a_loser_that_was_being_retried_does_not_stay_waiting(kind) {
         let probe = Probe::new();
         let flow = workflow("retried", async |_: Event<()>, step: &Step| -> Result<()> {
+            let probe = probe.here();
             select! {
-                _ = step.run_with("work", async |cx: StepContext| {
+                _ = step.run_with("work", |cx| async move {
                     if cx.attempt() == 1 {
                         return Err(Error::new("once more"));
                     }
@@ -640,8 +641,9 @@ on_both_stores! {
     async fn a_step_transaction_that_ties_with_a_sleep_wins_or_loses_for_ever(kind) {
         let probe = Probe::new();
         let flow = workflow("tie", async |_: Event<()>, step: &Step| -> Result<String> {
+            let probe = probe.here();
             let winner = select! {
-                sent = step.run_with("send", async |cx: StepContext| {
+                sent = step.run_with("send", |cx| async move {
                     probe.hold("send").await;
                     cx.transaction().send_event("mailbox", "box", "mail", &7)
                 }) => { sent?; "sent" }
@@ -686,8 +688,8 @@ on_both_stores! {
                 if name == "b" && cx.attempt() == 1 { Err(Error::new("again")) } else { Ok(()) }
             };
             try_join!(
-                step.run_with("a", async |cx: StepContext| chat(cx, "a").await),
-                step.run_with("b", async |cx: StepContext| chat(cx, "b").await),
+                step.run_with("a", |cx| chat(cx, "a")),
+                step.run_with("b", |cx| chat(cx, "b")),
             )?;
             step.log().info("outside again");
             Ok(())

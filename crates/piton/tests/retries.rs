@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use piton::prelude::*;
-use piton::{InstanceHandle, InstanceStatus, Registration, Span, StepContext, StepStatus};
+use piton::{InstanceHandle, InstanceStatus, Registration, Span, StepStatus};
 use piton_testing::{Harness, StoreKind, VirtualRuntime};
 
 use crate::support::{
@@ -35,7 +35,11 @@ async fn delays(harness: &Harness, instance: &InstanceHandle<()>) -> Result<Vec<
         instance.pause().await?;
         instance.resume().await?;
         assert_eq!(harness.tick().await?, 1);
-        assert_eq!(step(instance, "work").await?.attempts, attempts, "nor if something else wakes it");
+        assert_eq!(
+            step(instance, "work").await?.attempts,
+            attempts,
+            "nor if something else wakes it"
+        );
         harness.advance(1);
     }
 }
@@ -88,6 +92,7 @@ on_both_stores! {
         let probe = Probe::new();
         let flows = || {
             [workflow("patient", async |_: Event<()>, step: &Step| -> Result<u32> {
+                let probe = probe.here();
                 let mail = async {
                     let mut sum = 0;
                     for n in 0..3 {
@@ -95,7 +100,7 @@ on_both_stores! {
                     }
                     Ok(sum)
                 };
-                let work = step.run_with("work", async |cx: StepContext| {
+                let work = step.run_with("work", |cx| async move {
                     probe.hit("work");
                     if cx.attempt() == 1 { Err(Error::new("once more")) } else { Ok(100) }
                 });
@@ -134,7 +139,8 @@ on_both_stores! {
         let probe = Probe::new();
         let flows = || {
             [workflow("crashing", async |_: Event<()>, step: &Step| -> Result<()> {
-                let work = step.run_with("work", async |cx: StepContext| {
+                let probe = probe.here();
+                let work = step.run_with("work", |cx| async move {
                     probe.note(cx.attempt().to_string());
                     // Every other execution is cut off by a crash.
                     if probe.hit("work") % 2 == 1 {
@@ -167,7 +173,8 @@ on_both_stores! {
     async fn the_delay_counts_from_the_failure_also_after_a_body_of_five_minutes(kind) {
         let probe = Probe::new();
         let flow = workflow("slow", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 if cx.attempt() == 1 {
                     probe.hold("work").await;
                     return Err(Error::new("after all that"));
@@ -204,7 +211,8 @@ on_both_stores! {
     async fn infinite_retries_go_on_and_show_as_such(kind) {
         let probe = Probe::new();
         let flow = workflow("stubborn", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 probe.hit("work");
                 if cx.attempt() < 70 { Err(Error::new("no")) } else { Ok(cx.attempt()) }
             });
@@ -259,7 +267,8 @@ on_both_stores! {
     async fn a_body_that_outlives_its_timeout_is_dropped_and_the_attempt_failed(kind) {
         let probe = Probe::new();
         let flow = workflow("late", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 let _alive = Alive::new(probe);
                 probe.hold("work").await;
                 probe.hit("finished");
@@ -329,10 +338,11 @@ on_both_stores! {
     async fn a_result_that_comes_after_the_timeout_changes_nothing(kind) {
         let clock: &'static OnceLock<Arc<VirtualRuntime>> = Box::leak(Box::default());
         let flow = workflow("blocking", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let clock = clock.get().unwrap();
+            let work = step.run_with("work", |cx| async move {
                 cx.transaction().send_event("mailbox", "box", "mail", &cx.attempt())?;
                 if cx.attempt() == 1 {
-                    clock.get().unwrap().advance(Span::literal("31 seconds"));
+                    clock.advance(Span::literal("31 seconds"));
                 }
                 Ok(cx.attempt())
             });
@@ -360,8 +370,9 @@ on_both_stores! {
         let probe = Probe::new();
         let flows = || {
             [workflow("keyed", async |_: Event<()>, step: &Step| -> Result<()> {
+                let probe = probe.here();
                 for name in ["a", "b"] {
-                    step.run_with(name, async |cx: StepContext| {
+                    step.run_with(name, |cx| async move {
                         probe.note(cx.idempotency_key());
                         if cx.attempt() < 3 { Err(Error::new("again")) } else { Ok(()) }
                     })

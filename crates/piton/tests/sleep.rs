@@ -1,5 +1,7 @@
 //! Sleep and time: BEHAVIOURS 21 to 25.
 
+use std::sync::Arc;
+
 use piton::prelude::*;
 use piton::{BatchItem, InstanceStatus, Registration, Span, StepStatus, StepType};
 use piton_testing::runtime::START;
@@ -196,6 +198,49 @@ on_both_stores! {
                 ]
             );
         }
+    }
+
+    // 23: a terminated run starts its numbers over; one that is still in memory must not be taken for it.
+    async fn a_run_restarted_after_it_was_terminated_starts_clean(kind) {
+        let probe = Probe::new();
+        let harness = Harness::on(kind, [nap(probe)]).await?;
+        let instance = harness.create::<_, u32>("nap", ()).await?;
+        harness.run_until_idle().await?;
+        instance.terminate().await?;
+        harness.advance("30 minutes");
+        instance.restart().await?;
+        let restarted = harness.now();
+        harness.run_to_end().await?;
+        assert_eq!(instance.result().await?, 1);
+        assert_eq!((probe.count("before"), probe.count("after")), (2, 1));
+        assert_eq!(harness.now().since(restarted), HOUR);
+    }
+
+    // 24: what a runner remembers of a run is worth nothing once another one has advanced it.
+    async fn a_run_that_another_runner_advanced_goes_on_from_the_store(kind) {
+        let probe = Probe::new();
+        let flows = || {
+            [workflow("relay", async |_: Event<()>, step: &Step| -> Result<u32> {
+                for leg in 0..6 {
+                    step.run(format!("leg {leg}"), async { Ok(probe.hit("leg")) }).await?;
+                    step.sleep(format!("rest {leg}"), "1 hour").await?;
+                }
+                Ok(probe.count("leg"))
+            })]
+        };
+        let harness = Harness::on(kind, flows()).await?;
+        let other = Engine::builder_with_store(harness.store())
+            .runtime(Arc::clone(harness.runtime()) as _)
+            .no_runner();
+        let other = flows().into_iter().fold(other, piton::EngineBuilder::register).start().await?;
+        let instance = harness.create::<_, u32>("relay", ()).await?;
+        let (this, other) = (harness.engine(), &other);
+        for (leg, engine) in (1..).zip([this, other, other, this, other, this, this]) {
+            assert_eq!(engine.tick(10).await?.processed, 1);
+            assert_eq!(probe.count("leg"), leg.min(6), "each wake brings the run one leg further");
+            harness.advance("1 hour");
+        }
+        assert_eq!(instance.result().await?, 6);
     }
 
     // 24
@@ -442,7 +487,7 @@ on_both_stores! {
         };
         let harness = Harness::on(kind, []).await?;
         let engine = Engine::builder_with_store(harness.store())
-            .runtime(std::sync::Arc::clone(harness.runtime()) as _)
+            .runtime(Arc::clone(harness.runtime()) as _)
             .concurrency(CONCURRENCY)
             .parked_runs(PARKED);
         let engine = flows().into_iter().fold(engine, |engine, flow| engine.register(flow));

@@ -14,10 +14,11 @@ const TEXT_OF_ONE_MIB: usize = 1024 * 1024 - 2;
 
 fn order(probe: &'static Probe) -> [Registration; 1] {
     [workflow("order", async |_: Event<u32>, step: &Step| -> Result<u32> {
+        let probe = probe.here();
         let a = step.run("a", async { Ok(probe.hit("a")) }).await?;
         step.sleep("nap", "1 hour").await?;
         let b = step
-            .run_with("b", async |cx: piton::StepContext| {
+            .run_with("b", |cx| async move {
                 probe.hit("b");
                 if cx.attempt() < 3 { Err(Error::new("not yet")) } else { Ok(cx.attempt()) }
             })
