@@ -2,9 +2,13 @@
 
 mod compile_fail;
 mod events;
+mod history;
 mod lifecycle;
+mod limits;
+mod logs;
 mod parallel;
 mod programs;
+mod results;
 mod retries;
 mod runners;
 mod sleep;
