@@ -35,7 +35,11 @@ async fn delays(harness: &Harness, instance: &InstanceHandle<()>) -> Result<Vec<
         instance.pause().await?;
         instance.resume().await?;
         assert_eq!(harness.tick().await?, 1);
-        assert_eq!(step(instance, "work").await?.attempts, attempts, "nor if something else wakes it");
+        assert_eq!(
+            step(instance, "work").await?.attempts,
+            attempts,
+            "nor if something else wakes it"
+        );
         harness.advance(1);
     }
 }
