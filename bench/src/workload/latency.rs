@@ -8,7 +8,7 @@ use piton::prelude::*;
 
 use super::{Bench, PATIENCE, STORE};
 use crate::progress::Progress;
-use crate::raw::{RawSteps, StepRows};
+use crate::raw::{Order, RawSteps, StepRows};
 use crate::report::{Figure, Goal, Row};
 use crate::{stats, timer};
 
@@ -46,7 +46,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         let value = start.elapsed();
         ensure!(sum == 3, "three steps added up to {sum}");
         // The thread that waits in `block_on` has nothing else to do: it may block.
-        let ceiling = raw.insert(COMMITS, 1)?;
+        let ceiling = raw.insert(COMMITS, 1, Order::ByStep)?;
         if sample >= WARM_UP {
             values.push(value.as_secs_f64() * 1e6);
             ceilings.push(ceiling.as_secs_f64() * 1e6);
