@@ -1,10 +1,16 @@
 //! The promises of the engine, one test each, on every store.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
+
 mod compile_fail;
 mod events;
+mod history;
 mod lifecycle;
+mod limits;
+mod logs;
 mod parallel;
 mod programs;
+mod results;
 mod retries;
 mod runners;
 mod sleep;

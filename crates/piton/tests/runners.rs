@@ -199,7 +199,7 @@ async fn a_step_cut_off_by_a_crash_is_tried_again_without_help(kind: StoreKind) 
     let work = || {
         flow("work", &(gate.clone(), trail.clone()), |(gate, trail), _: Event<()>, step| {
             Box::pin(async move {
-                step.run("before", async { Ok(trail.mark("before")) }).await?;
+                step.run("before", async { trail.note("before") }).await?;
                 step.run_with("cut off", |cx| {
                     trail.mark(format!("attempt {} {}", cx.attempt(), cx.idempotency_key()));
                     gate.pass()
@@ -264,7 +264,7 @@ async fn clocks_ten_minutes_apart_run_nothing_twice_or_early(kind: StoreKind) ->
         flow("nap", trail, |trail, event: Event<()>, step| {
             Box::pin(async move {
                 step.sleep("nap", "5 minutes").await?;
-                step.run("mark", async { Ok(trail.mark(event.instance_id.as_str())) }).await
+                step.run("mark", async { trail.note(event.instance_id.as_str()) }).await
             })
         })
     };
@@ -352,7 +352,7 @@ fn gated_then_marked(gate: &Gate, trail: &Trail) -> Registration {
     flow("work", &(gate.clone(), trail.clone()), |(gate, trail), event: Event<()>, step| {
         Box::pin(async move {
             step.run("gated", gate.pass()).await?;
-            let mark = || Ok(trail.mark(event.instance_id.as_str()));
+            let mark = || trail.note(event.instance_id.as_str());
             step.run("marked", async { mark() }).await
         })
     })

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 macro_rules! on_both_stores {
     ($($(#[$meta:meta])* async fn $name:ident($kind:ident) { $($body:tt)* })*) => {$(
         $(#[$meta])*
+        #[allow(clippy::unwrap_used, reason = "this is a test")]
         mod $name {
             use super::*;
 

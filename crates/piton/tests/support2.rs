@@ -122,6 +122,12 @@ impl Trail {
         self.0.lock().unwrap().push(what.into());
     }
 
+    /// Marks, as the whole of a body.
+    pub(crate) fn note(&self, what: impl Into<String>) -> Result<()> {
+        self.mark(what);
+        Ok(())
+    }
+
     pub(crate) fn seen(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }

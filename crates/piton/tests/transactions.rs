@@ -38,7 +38,7 @@ on_both_stores!(
 fn child(trail: &Trail) -> Registration {
     flow("child", trail, |trail, event: Event<u32>, step| {
         Box::pin(async move {
-            let mark = || Ok(trail.mark(event.instance_id.as_str()));
+            let mark = || trail.note(event.instance_id.as_str());
             step.run("mark", async { mark() }).await?;
             Ok(*event)
         })
@@ -351,7 +351,7 @@ async fn the_step_behind_a_transaction_starts_at_once_beside_a_sleeping_sibling(
                     |cx| async move { cx.transaction().create("child", "kid", &7) },
                 )
                 .await?;
-                step.run("behind", async { Ok(trail.mark("behind")) }).await
+                step.run("behind", async { trail.note("behind") }).await
             };
             try_join!(branch, step.sleep("long", "1 day"))?;
             Ok(())
@@ -399,7 +399,7 @@ async fn a_sibling_is_recorded_once_although_a_transaction_beside_it_fails(
     let parent = flow("parent", &trail, |trail, _: Event<()>, step| {
         Box::pin(async move {
             let (plain, nap, failed) = join!(
-                step.run("plain", async { Ok(trail.mark("plain")) }),
+                step.run("plain", async { trail.note("plain") }),
                 step.sleep("nap", "1 hour"),
                 step.run_with("taken", |cx| async move {
                     cx.transaction().create("child", "taken", &7)
