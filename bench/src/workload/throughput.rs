@@ -49,7 +49,7 @@ pub(super) async fn measure(
             [(Order::ByStep, &mut ceilings), (Order::ByInstance, &mut key_order)]
         {
             let raw = bench.database(&format!("throughput-raw-{round}"));
-            samples.push(raw_round(&raw, &steps, plan.ceiling_rows, order)?);
+            samples.push(raw_round(&raw, &steps, plan.ceiling_round, order)?);
         }
         let database = bench.database(&format!("throughput-{round}"));
         values.push(engine_round(&database, in_flight, plan.throughput_round).await?);
@@ -86,11 +86,16 @@ fn range(samples: &[f64]) -> String {
 }
 
 /// Rows per second of bare SQLite.
-fn raw_round(database: &Database, steps: &StepRows, rows: usize, order: Order) -> Result<f64> {
-    let transactions = rows / ROWS_PER_TRANSACTION;
+fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order) -> Result<f64> {
     let mut raw = RawSteps::create(database.path(), steps)?;
-    let elapsed = raw.insert(transactions, ROWS_PER_TRANSACTION, order)?;
-    Ok((transactions * ROWS_PER_TRANSACTION) as f64 / elapsed.as_secs_f64())
+    let (mut rows, mut elapsed) = (0, Duration::ZERO);
+    while elapsed < span {
+        // As many as the steps of an instance: every instance is completed.
+        let transactions = STEPS as usize;
+        elapsed += raw.insert(transactions, ROWS_PER_TRANSACTION, order)?;
+        rows += transactions * ROWS_PER_TRANSACTION;
+    }
+    Ok(rows as f64 / elapsed.as_secs_f64())
 }
 
 /// Steps per second of the engine.
