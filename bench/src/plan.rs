@@ -9,12 +9,14 @@ pub(crate) struct Plan {
     pub(crate) throughput_rounds: usize,
     /// How long one round creates workflows.
     pub(crate) throughput_round: Duration,
-    /// Rows the ceiling writes in one round.
-    pub(crate) ceiling_rows: usize,
-    /// Pairs of one workflow and its four bare commits.
+    /// How long each ceiling of a round is measured.
+    pub(crate) ceiling_round: Duration,
+    /// Pairs of one workflow and its four bare commits, at most.
     pub(crate) latency_samples: usize,
-    /// Events sent, one at a time.
+    /// Events sent one at a time, at most.
     pub(crate) event_samples: usize,
+    /// No sample is begun after this long: on a slow disk there are fewer, and the run still ends.
+    pub(crate) samples_for: Duration,
     /// Instances that wake in the same millisecond.
     pub(crate) sleepers: usize,
     /// Sleeping instances in the database of `at_rest_1m`.
@@ -31,9 +33,10 @@ impl Plan {
     pub(crate) const FULL: Plan = Plan {
         throughput_rounds: 7,
         throughput_round: Duration::from_millis(1_500),
-        ceiling_rows: 102_400,
+        ceiling_round: Duration::from_millis(400),
         latency_samples: 2_000,
         event_samples: 2_000,
+        samples_for: Duration::from_secs(15),
         sleepers: SLEEPERS_FULL,
         at_rest: 1_000_000,
         idle: Duration::from_secs(10),
@@ -43,9 +46,10 @@ impl Plan {
     pub(crate) const QUICK: Plan = Plan {
         throughput_rounds: 3,
         throughput_round: Duration::from_millis(1_000),
-        ceiling_rows: 51_200,
+        ceiling_round: Duration::from_millis(200),
         latency_samples: 500,
         event_samples: 500,
+        samples_for: Duration::from_secs(5),
         sleepers: 20_000,
         at_rest: 100_000,
         idle: Duration::from_secs(5),
@@ -55,9 +59,10 @@ impl Plan {
     pub(crate) const TINY: Plan = Plan {
         throughput_rounds: 1,
         throughput_round: Duration::from_millis(200),
-        ceiling_rows: 5_120,
+        ceiling_round: Duration::from_millis(50),
         latency_samples: 20,
         event_samples: 20,
+        samples_for: Duration::from_secs(1),
         sleepers: 500,
         at_rest: 2_000,
         idle: Duration::from_secs(1),

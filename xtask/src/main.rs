@@ -1,4 +1,4 @@
-//! The one door to everything a developer types: `cargo xtask test`, `ci`, `bench` and `tidy`.
+//! The one door to everything a developer types: `cargo xtask test`, `ci`, `sim`, `bench` and `tidy`.
 //!
 //! Each command is a sequence of named, timed [`Stages`]; the first one that fails ends it. A command says what it runs
 //! before it runs it, so that any line can be repeated by hand.
@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod ci;
+mod sim;
 mod stages;
 mod test;
 mod tidy;
@@ -28,6 +29,7 @@ enum Command {
     Test(test::Args),
     Ci(ci::Args),
     Bench(bench::Args),
+    Sim(sim::Args),
     Tidy(tidy::Args),
 }
 
@@ -37,6 +39,7 @@ impl Command {
             Command::Test(args) => test::run(args, stages),
             Command::Ci(ci::Args) => ci::run(stages),
             Command::Bench(args) => bench::run(args, stages),
+            Command::Sim(args) => sim::run(args, stages),
             Command::Tidy(tidy::Args) => tidy::run(stages),
         }
     }

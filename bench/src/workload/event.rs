@@ -40,14 +40,18 @@ impl Workflow for Waiter {
 }
 
 pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
-    let samples = bench.plan.event_samples;
-    let progress = Progress::start(name, samples);
+    let samples_max = bench.plan.event_samples;
+    let progress = Progress::start(name, samples_max);
     let starts = Starts::default();
     let database = bench.database("event");
     let engine = database.engine().register(Waiter { starts: starts.clone() }).start().await?;
     let waiter = engine.workflow::<u64, u64>(Waiter::NAME)?;
-    let mut delays_ms = Vec::with_capacity(samples);
-    for number in 0..WARM_UP + samples as u64 {
+    let mut delays_ms = Vec::with_capacity(samples_max);
+    let deadline = timer::now() + bench.plan.samples_for;
+    for number in 0..WARM_UP + samples_max as u64 {
+        if timer::now() >= deadline && !delays_ms.is_empty() {
+            break;
+        }
         let instance = waiter.create(number).await?;
         wait_until_waiting(&instance).await?;
         let started = starts.expect(number);
@@ -62,7 +66,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         }
     }
     engine.shutdown(PATIENCE).await?;
-    let p50 = stats::median(&delays_ms);
+    let (p50, samples) = (stats::median(&delays_ms), delays_ms.len());
     Ok(Row {
         workload: name,
         store: STORE,

@@ -8,7 +8,7 @@ use piton::prelude::*;
 
 use super::{Bench, PATIENCE, STORE};
 use crate::progress::Progress;
-use crate::raw::{RawSteps, StepRows};
+use crate::raw::{Order, RawSteps, StepRows};
 use crate::report::{Figure, Goal, Row};
 use crate::{stats, timer};
 
@@ -29,8 +29,8 @@ async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
 }
 
 pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
-    let samples = bench.plan.latency_samples;
-    let progress = Progress::start(name, samples);
+    let samples_max = bench.plan.latency_samples;
+    let progress = Progress::start(name, samples_max);
     let steps = sample_rows(bench).await?;
     let database = bench.database("latency-raw");
     let mut raw = RawSteps::create(database.path(), &steps)?;
@@ -40,13 +40,17 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     let engine = builder.start().await?;
     let three_steps = engine.workflow::<u64, u64>("three_steps")?;
     let (mut values, mut ceilings) = (Vec::new(), Vec::new());
-    for sample in 0..WARM_UP + samples {
+    let deadline = timer::now() + bench.plan.samples_for;
+    for sample in 0..WARM_UP + samples_max {
+        if timer::now() >= deadline && !values.is_empty() {
+            break;
+        }
         let start = timer::now();
         let sum = three_steps.create(0).await?.result().await?;
         let value = start.elapsed();
         ensure!(sum == 3, "three steps added up to {sum}");
         // The thread that waits in `block_on` has nothing else to do: it may block.
-        let ceiling = raw.insert(COMMITS, 1)?;
+        let ceiling = raw.insert(COMMITS, 1, Order::ByStep)?;
         if sample >= WARM_UP {
             values.push(value.as_secs_f64() * 1e6);
             ceilings.push(ceiling.as_secs_f64() * 1e6);
@@ -55,7 +59,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     }
     engine.shutdown(PATIENCE).await?;
     let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
-    let p99 = stats::percentile(&values, 0.99);
+    let (p99, samples) = (stats::percentile(&values, 0.99), values.len());
     Ok(Row {
         workload: name,
         store: STORE,

@@ -2,7 +2,8 @@
 //!
 //! A client keeps a fixed number of instances outstanding, each with ten steps that do nothing. Everything counts:
 //! creation, claims, completion and the client's wait for each result. The ceiling is bare SQLite that inserts the
-//! same step rows and nothing else. Both take turns, so that noise of the machine hits both alike.
+//! same step rows in the same order and nothing else: one step of each of 256 instances per transaction. All take
+//! turns, so that noise of the machine hits all alike.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ use tokio::task::JoinSet;
 
 use super::{Bench, Database, PATIENCE, STORE};
 use crate::progress::Progress;
-use crate::raw::{ROWS_PER_TRANSACTION, RawSteps, StepRows};
-use crate::report::{Goal, Row};
+use crate::raw::{Order, ROWS_PER_TRANSACTION, RawSteps, StepRows};
+use crate::report::{Figure, Goal, Row};
 use crate::{stats, timer};
 
 const STEPS: u64 = 10;
@@ -42,10 +43,14 @@ pub(super) async fn measure(
     engine_round(&sample, in_flight, WARM_UP).await?;
     let steps = StepRows::read(sample.path())?;
 
-    let (mut ceilings, mut values) = (Vec::new(), Vec::new());
+    let (mut ceilings, mut key_order, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..plan.throughput_rounds {
-        let raw = bench.database(&format!("throughput-raw-{round}"));
-        ceilings.push(raw_round(&raw, &steps, plan.ceiling_rows)?);
+        for (order, samples) in
+            [(Order::ByStep, &mut ceilings), (Order::ByInstance, &mut key_order)]
+        {
+            let raw = bench.database(&format!("throughput-raw-{round}"));
+            samples.push(raw_round(&raw, &steps, plan.ceiling_round, order)?);
+        }
         let database = bench.database(&format!("throughput-{round}"));
         values.push(engine_round(&database, in_flight, plan.throughput_round).await?);
         progress.step();
@@ -60,7 +65,12 @@ pub(super) async fn measure(
         ratio: Some(value / ceiling),
         // With 64 in flight the design compares with peers, not with the ceiling.
         goal: (in_flight == 256).then(|| Goal::at_least(0.35, 0.60)),
-        also: Vec::new(),
+        also: vec![Figure {
+            name: "ceiling in key order",
+            value: stats::median(&key_order),
+            unit: "steps/s",
+            goal: None,
+        }],
         note: format!(
             "medians of {} rounds, engine {}, ceiling {} (step rows alone, {ROWS_PER_TRANSACTION} per transaction)",
             plan.throughput_rounds,
@@ -76,11 +86,16 @@ fn range(samples: &[f64]) -> String {
 }
 
 /// Rows per second of bare SQLite.
-fn raw_round(database: &Database, steps: &StepRows, rows: usize) -> Result<f64> {
-    let transactions = rows / ROWS_PER_TRANSACTION;
+fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order) -> Result<f64> {
     let mut raw = RawSteps::create(database.path(), steps)?;
-    let elapsed = raw.insert(transactions, ROWS_PER_TRANSACTION)?;
-    Ok((transactions * ROWS_PER_TRANSACTION) as f64 / elapsed.as_secs_f64())
+    let (mut rows, mut elapsed) = (0, Duration::ZERO);
+    while elapsed < span {
+        // As many as the steps of an instance: every instance is completed.
+        let transactions = STEPS as usize;
+        elapsed += raw.insert(transactions, ROWS_PER_TRANSACTION, order)?;
+        rows += transactions * ROWS_PER_TRANSACTION;
+    }
+    Ok(rows as f64 / elapsed.as_secs_f64())
 }
 
 /// Steps per second of the engine.

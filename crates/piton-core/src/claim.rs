@@ -80,21 +80,31 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
     })
 }
 
+/// Due tasks of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// How many there are, as far as was looked.
+    pub count: usize,
+    /// For how long the oldest of them has been due.
+    pub oldest_waited: Span,
+}
+
 /// How many of `wanted` claims go to resuming and how many to new work.
 ///
 /// Resuming work goes first. New work is served from what is left; but once its oldest task has
 /// waited [`NEW_WORK_WAIT_MAX`], a quarter of every claim is its own, so that its wait is bounded
-/// while there is capacity.
-pub fn share(
-    wanted: usize,
-    resuming: usize,
-    new: usize,
-    oldest_new_waited: Span,
-) -> (usize, usize) {
-    let starving = new > 0 && oldest_new_waited >= NEW_WORK_WAIT_MAX;
-    let reserved = if starving { new.min(wanted.div_ceil(NEW_WORK_SHARE)) } else { 0 };
-    let resuming = resuming.min(wanted - reserved);
-    (resuming, new.min(wanted - resuming))
+/// while there is capacity. A claim too small to be shared goes to whoever has waited longer, so that
+/// neither can starve the other.
+pub fn share(wanted: usize, resuming: Due, new: Due) -> (usize, usize) {
+    let starving = new.count > 0 && new.oldest_waited >= NEW_WORK_WAIT_MAX;
+    let too_small = wanted < NEW_WORK_SHARE && resuming.count > 0;
+    let reserved = match starving {
+        true if too_small => usize::from(new.oldest_waited > resuming.oldest_waited).min(wanted),
+        true => new.count.min(wanted.div_ceil(NEW_WORK_SHARE)),
+        false => 0,
+    };
+    let resuming = resuming.count.min(wanted - reserved);
+    (resuming, new.count.min(wanted - resuming))
 }
 
 #[cfg(test)]
@@ -168,20 +178,34 @@ mod tests {
 
     #[test]
     fn resuming_work_goes_first_and_new_work_does_not_starve() {
-        let fresh = Span::from_millis(499);
-        let starving = NEW_WORK_WAIT_MAX;
-        for (wanted, resuming, new, waited, expected) in [
-            (10, 20, 20, fresh, (10, 0)),
-            (10, 4, 20, fresh, (4, 6)),
-            (10, 4, 3, fresh, (4, 3)),
-            (10, 20, 20, starving, (7, 3)),
-            (10, 20, 1, starving, (9, 1)),
-            (1, 20, 20, starving, (0, 1)),
-            (0, 20, 20, starving, (0, 0)),
-            (10, 0, 20, starving, (0, 10)),
-            (10, 20, 0, starving, (10, 0)),
+        let due = |count, waited_ms| Due { count, oldest_waited: Span::from_millis(waited_ms) };
+        for (wanted, resuming, new, expected) in [
+            (10, due(20, 0), due(20, 499), (10, 0)),
+            (10, due(4, 0), due(20, 499), (4, 6)),
+            (10, due(4, 0), due(3, 499), (4, 3)),
+            (10, due(20, 0), due(20, 500), (7, 3)),
+            (10, due(20, 0), due(1, 500), (9, 1)),
+            (0, due(20, 0), due(20, 500), (0, 0)),
+            (10, due(0, 0), due(20, 500), (0, 10)),
+            (10, due(20, 0), due(0, 500), (10, 0)),
+            (4, due(20, 900), due(20, 500), (3, 1)),
         ] {
-            assert_eq!(share(wanted, resuming, new, waited), expected);
+            assert_eq!(share(wanted, resuming, new), expected, "{wanted} {resuming:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn a_claim_too_small_to_be_shared_goes_to_whoever_has_waited_longer() {
+        let due = |count, waited_ms| Due { count, oldest_waited: Span::from_millis(waited_ms) };
+        for (wanted, resuming, new, expected) in [
+            (1, due(20, 700), due(20, 800), (0, 1)),
+            (1, due(20, 800), due(20, 800), (1, 0)),
+            (1, due(20, 0), due(20, 499), (1, 0)),
+            (3, due(20, 700), due(20, 800), (2, 1)),
+            (3, due(20, 900), due(20, 800), (3, 0)),
+            (1, due(0, 0), due(20, 800), (0, 1)),
+        ] {
+            assert_eq!(share(wanted, resuming, new), expected, "{wanted} {resuming:?} {new:?}");
         }
     }
 }

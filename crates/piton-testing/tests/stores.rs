@@ -3,8 +3,13 @@
 use std::ops::Range;
 use std::path::Path;
 
-use piton::store::{MemoryStore, SqliteStore};
-use piton_core::Span;
+use piton::store::{
+    Boundary, CreateRequest, Existing, Lease, MemoryStore, Mutation, NewInstance, SqliteStore,
+    Store, StoreError,
+};
+use piton_core::boundary::Next;
+use piton_core::record::RunKey;
+use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use piton_testing::conformance::differential;
 use piton_testing::{Stage, VirtualRuntime, store_conformance};
 use tempfile::TempDir;
@@ -58,4 +63,34 @@ async fn the_differential_test_tells_stores_apart() {
     };
     let difference = differential::compare(0, &open_memory, &open_late).await;
     difference.expect_err("a clock that is off by a millisecond shows");
+}
+
+#[tokio::test]
+async fn the_memory_store_has_no_sql_and_says_what_to_use_instead() {
+    let store = MemoryStore::new(VirtualRuntime::new(1));
+    let request = CreateRequest {
+        workflow: WorkflowName::from_stored("checkout"),
+        instances: vec![NewInstance { id: InstanceId::from_stored("a"), params: Json::null() }],
+        existing: Existing::Refuse,
+        lease: Some(Lease { runner: "runner".into(), span: Span::from_millis(30_000) }),
+    };
+    let created = store.create(request).await.expect("created").remove(0);
+    let key = RunKey { instance: created.instance.key, run: 0, epoch: created.epoch };
+    let boundary = |mutations| Boundary {
+        key,
+        mutations,
+        steps: Vec::new(),
+        waits: Vec::new(),
+        logs: Vec::new(),
+        next: Next::Complete { output: Json::null() },
+    };
+    let statement = Mutation::Execute { sql: "DELETE FROM orders".to_owned(), params: Vec::new() };
+    let work = Mutation::Sqlite(Box::new(|_| panic!("never runs")));
+    for mutation in [statement, work] {
+        let answer = store.commit(boundary(vec![mutation])).await;
+        let Err(StoreError::Mutation(error)) = answer else { panic!("{answer:?}") };
+        assert_eq!(error.code, Code::StepTransaction);
+        assert!(error.message.contains("`sqlite:`") && error.message.contains("`send_event`"));
+    }
+    store.commit(boundary(Vec::new())).await.expect("nothing was written, the run is still held");
 }

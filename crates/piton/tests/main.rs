@@ -1,5 +1,7 @@
 //! The promises of the engine, one test each, on every store.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
+
 mod compile_fail;
 mod events;
 mod history;

@@ -50,7 +50,10 @@ on_both_stores! {
         let steps = steps(&instance).await?;
         let mut recorded = outline(&steps);
         recorded.sort_unstable_by_key(|(name, ..)| *name);
-        assert_eq!(recorded, ["a", "b", "c"].map(|name| (name, StepType::Do, StepStatus::Completed)));
+        assert_eq!(
+            recorded,
+            ["a", "b", "c"].map(|name| (name, StepType::Do, StepStatus::Completed))
+        );
     }
 
     // 10
@@ -72,10 +75,17 @@ on_both_stores! {
         let harness = Harness::on(kind, [flow]).await?;
         let instance = harness.create::<_, String>("own", ()).await?;
         harness.run_until_idle().await?;
-        let [a, b, c] = [step(&instance, "a").await?, step(&instance, "b").await?, step(&instance, "c").await?];
+        let [a, b, c] =
+            [step(&instance, "a").await?, step(&instance, "b").await?, step(&instance, "c").await?];
         assert_eq!((a.status, a.attempts, a.error), (StepStatus::Completed, 1, None));
-        assert_eq!((b.status, b.attempts, b.error.unwrap().name.as_str()), (StepStatus::Waiting, 1, "b"));
-        assert_eq!((c.status, c.attempts, c.error.unwrap().name.as_str()), (StepStatus::Waiting, 1, "c"));
+        assert_eq!(
+            (b.status, b.attempts, b.error.unwrap().name.as_str()),
+            (StepStatus::Waiting, 1, "b")
+        );
+        assert_eq!(
+            (c.status, c.attempts, c.error.unwrap().name.as_str()),
+            (StepStatus::Waiting, 1, "c")
+        );
         harness.run_to_end().await?;
         assert_eq!(instance.result().await?, "1 3 c: c failed 3");
         assert_eq!((probe.count("a"), probe.count("b"), probe.count("c")), (1, 3, 3));
@@ -84,22 +94,24 @@ on_both_stores! {
     // 10: combinators that poll only the child that was woken.
     async fn join_all_and_futures_unordered_run_steps_at_the_same_time(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("many", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let body = async |n: u32| {
-                probe.hit("body");
-                probe.hold("body").await;
-                Ok(n)
-            };
-            let first = join_all((0..40).map(|n| step.run(format!("all {n}"), body(n)))).await;
-            let mut sum: u32 = first.into_iter().sum::<Result<u32>>()?;
-            let mut rest: FuturesUnordered<_> =
-                (0..40).map(|n| step.run(format!("any {n}"), body(n))).collect();
-            while let Some(n) = rest.next().await {
-                sum += n?;
-            }
-            step.sleep("replay", "1 hour").await?;
-            Ok(sum)
-        })];
+        let flows = || {
+            [workflow("many", async |_: Event<()>, step: &Step| -> Result<u32> {
+                let body = async |n: u32| {
+                    probe.hit("body");
+                    probe.hold("body").await;
+                    Ok(n)
+                };
+                let first = join_all((0..40).map(|n| step.run(format!("all {n}"), body(n)))).await;
+                let mut sum: u32 = first.into_iter().sum::<Result<u32>>()?;
+                let mut rest: FuturesUnordered<_> =
+                    (0..40).map(|n| step.run(format!("any {n}"), body(n))).collect();
+                while let Some(n) = rest.next().await {
+                    sum += n?;
+                }
+                step.sleep("replay", "1 hour").await?;
+                Ok(sum)
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, u32>("many", ()).await?;
         let meet = async {
@@ -167,9 +179,8 @@ on_both_stores! {
                 step.run("after mail", async { Ok(n) }).await
             };
             let retry = step
-                .run_with("retry", async |cx: StepContext| match cx.attempt() {
-                    1 | 2 => Err(Error::new("not yet")),
-                    attempt => Ok(attempt),
+                .run_with("retry", |cx| async move {
+                    if cx.attempt() < 3 { Err(Error::new("not yet")) } else { Ok(cx.attempt()) }
                 })
                 .retries(Retries::constant(2, "1 day"));
             let (a, b, c, d) = try_join!(long.timeout("30 days"), nap, mail, retry)?;
@@ -181,10 +192,12 @@ on_both_stores! {
             probe.held("long").await;
             until_step(&instance, "nap", StepStatus::Waiting).await?;
             settle(&harness).await?;
-            harness.advance("3599 seconds");
+            harness.advance(3_599_999);
+            settle(&harness).await?;
+            instance.send_event("unwanted", &()).await?;
             settle(&harness).await?;
             assert_eq!(probe.count("after nap"), 0);
-            harness.advance("1 second");
+            harness.advance(1);
             until_step(&instance, "after nap", StepStatus::Completed).await?;
             instance.send_event("mail", &5).await?;
             until_step(&instance, "after mail", StepStatus::Completed).await?;
@@ -243,7 +256,7 @@ on_both_stores! {
         let probe = Probe::new();
         let flow = workflow("sender", async |_: Event<()>, step: &Step| -> Result<()> {
             let send = async {
-                step.run_with("send", async |cx: StepContext| {
+                step.run_with("send", |cx| async move {
                     cx.transaction().send_event("mailbox", "box", "mail", &7)
                 })
                 .await?;
@@ -266,8 +279,9 @@ on_both_stores! {
     async fn a_failed_transaction_does_not_lose_the_waits_beside_it(kind) {
         let probe = Probe::new();
         let flow = workflow("sender", async |_: Event<()>, step: &Step| -> Result<String> {
+            let probe = probe.here();
             let (sent, mail, slept) = join!(
-                step.run_with("send", async |cx: StepContext| {
+                step.run_with("send", |cx| async move {
                     probe.hit("send");
                     cx.transaction().send_event("mailbox", "nobody", "mail", &7)
                 }),
@@ -280,11 +294,14 @@ on_both_stores! {
         let harness = Harness::on(kind, [flow, mailbox()]).await?;
         let instance = harness.create::<_, String>("sender", ()).await?;
         harness.run_until_idle().await?;
-        assert_eq!(outline(&steps(&instance).await?), [
-            ("mail", StepType::WaitForEvent, StepStatus::Waiting),
-            ("nap", StepType::Sleep, StepStatus::Waiting),
-            ("send", StepType::Do, StepStatus::Errored),
-        ]);
+        assert_eq!(
+            outline(&steps(&instance).await?),
+            [
+                ("mail", StepType::WaitForEvent, StepStatus::Waiting),
+                ("nap", StepType::Sleep, StepStatus::Waiting),
+                ("send", StepType::Do, StepStatus::Errored),
+            ]
+        );
         instance.send_event("mail", &5).await?;
         harness.run_to_end().await?;
         assert_eq!(instance.result().await?, "Some(\"INSTANCE_NOT_FOUND\") 5");
@@ -294,20 +311,22 @@ on_both_stores! {
     // 12
     async fn when_a_joined_branch_fails_the_others_finish_and_are_recorded(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("join", async |_: Event<()>, step: &Step| -> Result<String> {
-            let (bad, good) = join!(
-                step.run("bad", async {
-                    probe.hit("bad");
-                    Err::<(), _>(Error::non_retryable("no").named("No"))
-                }),
-                step.run("good", async {
-                    probe.hold("good").await;
-                    Ok(probe.hit("good"))
-                }),
-            );
-            step.sleep("replay", "1 hour").await?;
-            Ok(format!("{} {}", bad.unwrap_err(), good?))
-        })];
+        let flows = || {
+            [workflow("join", async |_: Event<()>, step: &Step| -> Result<String> {
+                let (bad, good) = join!(
+                    step.run("bad", async {
+                        probe.hit("bad");
+                        Err::<(), _>(Error::non_retryable("no").named("No"))
+                    }),
+                    step.run("good", async {
+                        probe.hold("good").await;
+                        Ok(probe.hit("good"))
+                    }),
+                );
+                step.sleep("replay", "1 hour").await?;
+                Ok(format!("{} {}", bad.unwrap_err(), good?))
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, String>("join", ()).await?;
         let finish = async {
@@ -326,26 +345,28 @@ on_both_stores! {
     // 12
     async fn a_failing_try_join_cancels_its_siblings_and_replays_the_same_way(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("try", async |_: Event<()>, step: &Step| -> Result<String> {
-            let tried = try_join!(
-                step.run("slow", async {
-                    let _alive = Alive::new(probe);
-                    probe.hit("slow");
-                    probe.hold("slow").await;
-                    Ok(())
-                }),
-                step.run("quick", async { Ok(probe.hit("quick")) }),
-                step.run("bad", async {
-                    probe.hold("bad").await;
-                    Err::<(), _>(Error::non_retryable("no").named("No"))
-                }),
-                step.sleep("long", "30 days"),
-            );
-            let error = tried.unwrap_err();
-            probe.note(error.to_string());
-            step.sleep("replay", "1 hour").await?;
-            Ok(error.to_string())
-        })];
+        let flows = || {
+            [workflow("try", async |_: Event<()>, step: &Step| -> Result<String> {
+                let tried = try_join!(
+                    step.run("slow", async {
+                        let _alive = Alive::new(probe);
+                        probe.hit("slow");
+                        probe.hold("slow").await;
+                        Ok(())
+                    }),
+                    step.run("quick", async { Ok(probe.hit("quick")) }),
+                    step.run("bad", async {
+                        probe.hold("bad").await;
+                        Err::<(), _>(Error::non_retryable("no").named("No"))
+                    }),
+                    step.sleep("long", "30 days"),
+                );
+                let error = tried.unwrap_err();
+                probe.note(error.to_string());
+                step.sleep("replay", "1 hour").await?;
+                Ok(error.to_string())
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, String>("try", ()).await?;
         let fail = async {
@@ -423,17 +444,19 @@ on_both_stores! {
 
     // 13
     async fn the_loser_of_a_select_neither_leaks_nor_blocks_completion(kind) {
-        let flow = || workflow("race", async |_: Event<()>, step: &Step| -> Result<String> {
-            let first = select! {
-                go = step.wait_for_event::<u32>("go", "go") => format!("go {}", go?),
-                slept = step.sleep("first patience", "1 hour") => { slept?; "slept".to_owned() }
-            };
-            let second = select! {
-                go = step.wait_for_event::<u32>("never", "never") => format!("go {}", go?),
-                slept = step.sleep("second patience", "1 hour") => { slept?; "slept".to_owned() }
-            };
-            Ok(format!("{first}, {second}"))
-        });
+        let flow = || {
+            workflow("race", async |_: Event<()>, step: &Step| -> Result<String> {
+                let first = select! {
+                    go = step.wait_for_event::<u32>("go", "go") => format!("go {}", go?),
+                    slept = step.sleep("first patience", "1 hour") => { slept?; "slept".to_owned() }
+                };
+                let second = select! {
+                    go = step.wait_for_event::<u32>("never", "never") => format!("go {}", go?),
+                    slept = step.sleep("second patience", "1 hour") => { slept?; "slept".to_owned() }
+                };
+                Ok(format!("{first}, {second}"))
+            })
+        };
         for parked in [0, 100] {
             let harness =
                 Harness::with(kind, [flow()], |engine| engine.parked_runs(parked)).await?;
@@ -444,7 +467,10 @@ on_both_stores! {
             harness.run_until_idle().await?;
             assert_ne!(step(&instance, "first patience").await?.status, StepStatus::Waiting);
             let waiting = instance.describe().await?.current_step.unwrap();
-            assert_eq!(waiting.name, "second patience", "and not the loser, which would wake first");
+            assert_eq!(
+                waiting.name, "second patience",
+                "and not the loser, which would wake first"
+            );
             let began = harness.now();
             harness.run_to_end().await?;
             assert_eq!(instance.result().await?, "go 7, slept");
@@ -459,8 +485,9 @@ on_both_stores! {
     async fn a_loser_that_was_being_retried_does_not_stay_waiting(kind) {
         let probe = Probe::new();
         let flow = workflow("retried", async |_: Event<()>, step: &Step| -> Result<()> {
+            let probe = probe.here();
             select! {
-                _ = step.run_with("work", async |cx: StepContext| {
+                _ = step.run_with("work", |cx| async move {
                     if cx.attempt() == 1 {
                         return Err(Error::new("once more"));
                     }
@@ -495,9 +522,7 @@ on_both_stores! {
         let flow = workflow("race", async |_: Event<()>, step: &Step| -> Result<String> {
             let mut winners = String::new();
             for race in 0..8 {
-                let body = async |what: &str| {
-                    Ok(probe.hit(format!("{what} {race}")))
-                };
+                let body = async |what: &str| Ok(probe.hit(format!("{what} {race}")));
                 // All four can be had at the same moment; polled in random order, as `select!` does.
                 winners.push(select! {
                     _ = step.run(format!("a {race}"), body("a")) => 'a',
@@ -523,6 +548,48 @@ on_both_stores! {
         let winners = instance.result().await?;
         assert_eq!(probe.notes(), vec![winners; 201]);
         assert_eq!(probe.counts(), bodies, "no replay started a body");
+    }
+
+    // 13: results come to the code in the order in which they were recorded.
+    async fn steps_finish_in_the_same_order_on_every_replay(kind) {
+        let probe = Probe::new();
+        let flow = workflow("order", async |_: Event<()>, step: &Step| -> Result<String> {
+            let body = async |name: &'static str| {
+                probe.hold(name).await;
+                Ok(name.to_owned())
+            };
+            let mut racing: FuturesUnordered<_> =
+                ["a", "b", "c"].into_iter().map(|name| step.run(name, body(name))).collect();
+            let mut order = String::new();
+            while let Some(name) = racing.next().await {
+                order += &name?;
+            }
+            let mut left = std::pin::pin!(step.sleep("left", "2 minutes"));
+            let right = step.sleep("right", "1 minute");
+            select! {
+                slept = &mut left => slept?,
+                slept = right => { slept?; order += "r" }
+            }
+            left.await?;
+            probe.note(&order);
+            step.sleep("nap", "1 hour").await?;
+            step.sleep("another nap", "1 hour").await?;
+            Ok(order)
+        });
+        let harness = Harness::with(kind, [flow], |engine| engine.parked_runs(0)).await?;
+        let instance = harness.create::<_, String>("order", ()).await?;
+        let choose = async {
+            for name in ["c", "a", "b"] {
+                probe.open(name);
+                until_step(&instance, name, StepStatus::Completed).await?;
+                settle(&harness).await?;
+            }
+            Ok(())
+        };
+        try_join!(harness.tick(), choose)?;
+        harness.run_to_end().await?;
+        assert_eq!(instance.result().await?, "cabr");
+        assert_eq!(probe.notes(), ["cabr"; 3]);
     }
 
     // 13: a body that ends or fails, a sleep and an event, all between two looks of the engine.
@@ -574,8 +641,9 @@ on_both_stores! {
     async fn a_step_transaction_that_ties_with_a_sleep_wins_or_loses_for_ever(kind) {
         let probe = Probe::new();
         let flow = workflow("tie", async |_: Event<()>, step: &Step| -> Result<String> {
+            let probe = probe.here();
             let winner = select! {
-                sent = step.run_with("send", async |cx: StepContext| {
+                sent = step.run_with("send", |cx| async move {
                     probe.hold("send").await;
                     cx.transaction().send_event("mailbox", "box", "mail", &7)
                 }) => { sent?; "sent" }
@@ -620,8 +688,8 @@ on_both_stores! {
                 if name == "b" && cx.attempt() == 1 { Err(Error::new("again")) } else { Ok(()) }
             };
             try_join!(
-                step.run_with("a", async |cx: StepContext| chat(cx, "a").await),
-                step.run_with("b", async |cx: StepContext| chat(cx, "b").await),
+                step.run_with("a", |cx| chat(cx, "a")),
+                step.run_with("b", |cx| chat(cx, "b")),
             )?;
             step.log().info("outside again");
             Ok(())
@@ -648,17 +716,23 @@ on_both_stores! {
                 (step, record.line.attempt.unwrap_or(0), &*record.line.message)
             })
             .collect();
-        assert_eq!((told[0], *told.last().unwrap()), (("-", 0, "outside"), ("-", 0, "outside again")));
+        assert_eq!(
+            (told[0], *told.last().unwrap()),
+            (("-", 0, "outside"), ("-", 0, "outside again"))
+        );
         told.sort_unstable();
-        assert_eq!(told, [
-            ("-", 0, "outside"),
-            ("-", 0, "outside again"),
-            ("a", 1, "a begins 1"),
-            ("a", 1, "a ends 1"),
-            ("b", 1, "b begins 1"),
-            ("b", 1, "b ends 1"),
-            ("b", 2, "b begins 2"),
-            ("b", 2, "b ends 2"),
-        ]);
+        assert_eq!(
+            told,
+            [
+                ("-", 0, "outside"),
+                ("-", 0, "outside again"),
+                ("a", 1, "a begins 1"),
+                ("a", 1, "a ends 1"),
+                ("b", 1, "b begins 1"),
+                ("b", 1, "b ends 1"),
+                ("b", 2, "b begins 2"),
+                ("b", 2, "b ends 2"),
+            ]
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use piton::prelude::*;
-use piton::{InstanceHandle, InstanceStatus, Registration, Span, StepContext, StepStatus};
+use piton::{InstanceHandle, InstanceStatus, Registration, Span, StepStatus};
 use piton_testing::{Harness, StoreKind, VirtualRuntime};
 
 use crate::support::{
@@ -29,8 +29,17 @@ async fn delays(harness: &Harness, instance: &InstanceHandle<()>) -> Result<Vec<
         let Some(at) = step(instance, "work").await?.next_retry_at else { return Ok(delays) };
         let delay = at.since(harness.now());
         delays.push(delay.as_millis() / 1_000);
-        harness.advance(Span::from_millis(delay.as_millis() - 1));
+        harness.advance(delay.as_millis() - 1);
         assert_eq!(harness.tick().await?, 0, "a retry is not due one millisecond early");
+        let attempts = step(instance, "work").await?.attempts;
+        instance.pause().await?;
+        instance.resume().await?;
+        assert_eq!(harness.tick().await?, 1);
+        assert_eq!(
+            step(instance, "work").await?.attempts,
+            attempts,
+            "nor if something else wakes it"
+        );
         harness.advance(1);
     }
 }
@@ -81,21 +90,24 @@ on_both_stores! {
     // 15: events, a pause and resume, ticks and a crash, all before the retry is due.
     async fn nothing_that_wakes_the_instance_makes_a_retry_early(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("patient", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let mail = async {
-                let mut sum = 0;
-                for n in 0..3 {
-                    sum += step.wait_for_event::<u32>(format!("mail {n}"), "mail").await?;
-                }
-                Ok(sum)
-            };
-            let work = step.run_with("work", async |cx: StepContext| {
-                probe.hit("work");
-                if cx.attempt() == 1 { Err(Error::new("once more")) } else { Ok(100) }
-            });
-            let (mail, work) = try_join!(mail, work.retries(Retries::constant(1, "1 hour")))?;
-            Ok(mail + work)
-        })];
+        let flows = || {
+            [workflow("patient", async |_: Event<()>, step: &Step| -> Result<u32> {
+                let probe = probe.here();
+                let mail = async {
+                    let mut sum = 0;
+                    for n in 0..3 {
+                        sum += step.wait_for_event::<u32>(format!("mail {n}"), "mail").await?;
+                    }
+                    Ok(sum)
+                };
+                let work = step.run_with("work", |cx| async move {
+                    probe.hit("work");
+                    if cx.attempt() == 1 { Err(Error::new("once more")) } else { Ok(100) }
+                });
+                let (mail, work) = try_join!(mail, work.retries(Retries::constant(1, "1 hour")))?;
+                Ok(mail + work)
+            })]
+        };
         let mut harness = Harness::on(kind, flows()).await?;
         let mut instance = harness.create::<_, u32>("patient", ()).await?;
         harness.run_until_idle().await?;
@@ -125,17 +137,20 @@ on_both_stores! {
     // 15
     async fn recorded_attempts_never_exceed_the_limit_whatever_crashes(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("crashing", async |_: Event<()>, step: &Step| -> Result<()> {
-            let work = step.run_with("work", async |cx: StepContext| {
-                probe.note(cx.attempt().to_string());
-                // Every other execution is cut off by a crash.
-                if probe.hit("work") % 2 == 1 {
-                    probe.hold("crash").await;
-                }
-                Err(Error::new("no"))
-            });
-            work.retries(Retries::constant(2, "10 seconds")).await
-        })];
+        let flows = || {
+            [workflow("crashing", async |_: Event<()>, step: &Step| -> Result<()> {
+                let probe = probe.here();
+                let work = step.run_with("work", |cx| async move {
+                    probe.note(cx.attempt().to_string());
+                    // Every other execution is cut off by a crash.
+                    if probe.hit("work") % 2 == 1 {
+                        probe.hold("crash").await;
+                    }
+                    Err(Error::new("no"))
+                });
+                work.retries(Retries::constant(2, "10 seconds")).await
+            })]
+        };
         let mut harness = Harness::on(kind, flows()).await?;
         let mut instance = harness.create::<_, ()>("crashing", ()).await?;
         while !instance.status().await?.is_terminal() {
@@ -158,7 +173,8 @@ on_both_stores! {
     async fn the_delay_counts_from_the_failure_also_after_a_body_of_five_minutes(kind) {
         let probe = Probe::new();
         let flow = workflow("slow", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 if cx.attempt() == 1 {
                     probe.hold("work").await;
                     return Err(Error::new("after all that"));
@@ -195,7 +211,8 @@ on_both_stores! {
     async fn infinite_retries_go_on_and_show_as_such(kind) {
         let probe = Probe::new();
         let flow = workflow("stubborn", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 probe.hit("work");
                 if cx.attempt() < 70 { Err(Error::new("no")) } else { Ok(cx.attempt()) }
             });
@@ -250,7 +267,8 @@ on_both_stores! {
     async fn a_body_that_outlives_its_timeout_is_dropped_and_the_attempt_failed(kind) {
         let probe = Probe::new();
         let flow = workflow("late", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let probe = probe.here();
+            let work = step.run_with("work", |cx| async move {
                 let _alive = Alive::new(probe);
                 probe.hold("work").await;
                 probe.hit("finished");
@@ -265,7 +283,11 @@ on_both_stores! {
             settle(&harness).await?;
             harness.advance("30 seconds");
             settle(&harness).await?;
-            assert_eq!(find_step(&instance, "work").await?, None, "it has 30 seconds, and uses them");
+            assert_eq!(
+                find_step(&instance, "work").await?,
+                None,
+                "it has 30 seconds, and uses them"
+            );
             harness.advance(1);
             until_step(&instance, "work", StepStatus::Waiting).await
         };
@@ -316,10 +338,11 @@ on_both_stores! {
     async fn a_result_that_comes_after_the_timeout_changes_nothing(kind) {
         let clock: &'static OnceLock<Arc<VirtualRuntime>> = Box::leak(Box::default());
         let flow = workflow("blocking", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let work = step.run_with("work", async |cx: StepContext| {
+            let clock = clock.get().unwrap();
+            let work = step.run_with("work", |cx| async move {
                 cx.transaction().send_event("mailbox", "box", "mail", &cx.attempt())?;
                 if cx.attempt() == 1 {
-                    clock.get().unwrap().advance(Span::literal("31 seconds"));
+                    clock.advance(Span::literal("31 seconds"));
                 }
                 Ok(cx.attempt())
             });
@@ -345,16 +368,19 @@ on_both_stores! {
     // 20
     async fn the_idempotency_key_is_the_same_on_every_attempt_and_nowhere_else(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("keyed", async |_: Event<()>, step: &Step| -> Result<()> {
-            for name in ["a", "b"] {
-                step.run_with(name, async |cx: StepContext| {
-                    probe.note(cx.idempotency_key());
-                    if cx.attempt() < 3 { Err(Error::new("again")) } else { Ok(()) }
-                })
-                .await?;
-            }
-            Ok(())
-        })];
+        let flows = || {
+            [workflow("keyed", async |_: Event<()>, step: &Step| -> Result<()> {
+                let probe = probe.here();
+                for name in ["a", "b"] {
+                    step.run_with(name, |cx| async move {
+                        probe.note(cx.idempotency_key());
+                        if cx.attempt() < 3 { Err(Error::new("again")) } else { Ok(()) }
+                    })
+                    .await?;
+                }
+                Ok(())
+            })]
+        };
         let mut harness = Harness::on(kind, flows()).await?;
         let handle = harness.workflow::<(), ()>("keyed")?;
         let instances = [handle.create(()).id("one").await?, handle.create(()).id("two").await?];
@@ -391,16 +417,22 @@ on_both_stores! {
             .filter(|record| record.line.step.is_some())
             .map(|record| (record.line.attempt, &*record.line.category, &*record.line.message))
             .collect();
-        assert_eq!(told, [
-            (Some(1), "system", "attempt 1 failed, next in 90 seconds: Broken: failure 1"),
-            (Some(2), "system", "failed for good after attempt 2: Broken: failure 2"),
-        ]);
+        assert_eq!(
+            told,
+            [
+                (Some(1), "system", "attempt 1 failed, next in 90 seconds: Broken: failure 1"),
+                (Some(2), "system", "failed for good after attempt 2: Broken: failure 2"),
+            ]
+        );
     }
 
     async fn a_policy_or_timeout_that_makes_no_sense_is_refused(kind) {
         let probe = Probe::new();
         let flow = workflow("nonsense", async |case: Event<u32>, step: &Step| -> Result<()> {
-            let work = step.run("work", async { probe.hit("work"); Ok(()) });
+            let work = step.run("work", async {
+                probe.hit("work");
+                Ok(())
+            });
             match *case {
                 0 => work.retries(Retries::constant(1, "soon")).await,
                 1 => work.retries(Retries::constant(1, -1)).await,

@@ -1,5 +1,7 @@
 //! Sleep and time: BEHAVIOURS 21 to 25.
 
+use std::sync::Arc;
+
 use piton::prelude::*;
 use piton::{BatchItem, InstanceStatus, Registration, Span, StepStatus, StepType};
 use piton_testing::runtime::START;
@@ -48,6 +50,11 @@ on_both_stores! {
             assert_eq!(harness.engine().next_wake_at().await?, Some(wake_at));
             harness.advance(HOUR.as_millis() - 1);
             assert_eq!(harness.run_until_idle().await?, 0);
+            // Woken by something else in the last millisecond, it looks at its wake time again.
+            instance.pause().await?;
+            instance.resume().await?;
+            assert_eq!(harness.run_until_idle().await?, 1);
+            assert_eq!(probe.count("after"), 0);
             harness.advance(1);
             assert_eq!(harness.run_until_idle().await?, 1);
             assert_eq!(instance.result().await?, 1);
@@ -60,21 +67,23 @@ on_both_stores! {
     // 21: events, resumes and a crash wake the instance; the sleep looks at its own wake time.
     async fn a_wake_for_another_reason_does_not_end_a_sleep(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("busy", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let mail = async {
-                let mut sum = 0;
-                for n in 0..3 {
-                    sum += step.wait_for_event::<u32>(format!("mail {n}"), "mail").await?;
-                }
-                Ok(sum)
-            };
-            let nap = async {
-                step.sleep("nap", "1 hour").await?;
-                step.run("awake", async { Ok(probe.hit("awake")) }).await
-            };
-            let (sum, awake) = try_join!(mail, nap)?;
-            Ok(sum * 10 + awake)
-        })];
+        let flows = || {
+            [workflow("busy", async |_: Event<()>, step: &Step| -> Result<u32> {
+                let mail = async {
+                    let mut sum = 0;
+                    for n in 0..3 {
+                        sum += step.wait_for_event::<u32>(format!("mail {n}"), "mail").await?;
+                    }
+                    Ok(sum)
+                };
+                let nap = async {
+                    step.sleep("nap", "1 hour").await?;
+                    step.run("awake", async { Ok(probe.hit("awake")) }).await
+                };
+                let (sum, awake) = try_join!(mail, nap)?;
+                Ok(sum * 10 + awake)
+            })]
+        };
         let mut harness = Harness::on(kind, flows()).await?;
         let mut instance = harness.create::<_, u32>("busy", ()).await?;
         harness.run_until_idle().await?;
@@ -159,7 +168,9 @@ on_both_stores! {
 
     // 23: also when the old run is still in memory, and when its wake was due already.
     async fn an_old_wake_never_ends_a_sleep_of_the_next_run(kind) {
-        for (parked, asleep) in [(0, "30 minutes"), (100, "30 minutes"), (0, "1 hour"), (100, "1 hour")] {
+        for (parked, asleep) in
+            [(0, "30 minutes"), (100, "30 minutes"), (0, "1 hour"), (100, "1 hour")]
+        {
             let probe = Probe::new();
             let harness =
                 Harness::with(kind, [nap(probe)], |engine| engine.parked_runs(parked)).await?;
@@ -179,11 +190,57 @@ on_both_stores! {
             assert_eq!(harness.now().since(restarted), HOUR);
             assert_eq!(probe.count("before"), 2, "the new run starts clean");
             let old = instance.history().run_number(0).await?;
-            assert_eq!(outline(&old.steps.items), [
-                ("before", StepType::Do, StepStatus::Completed),
-                ("nap", StepType::Sleep, StepStatus::Waiting),
-            ]);
+            assert_eq!(
+                outline(&old.steps.items),
+                [
+                    ("before", StepType::Do, StepStatus::Completed),
+                    ("nap", StepType::Sleep, StepStatus::Waiting),
+                ]
+            );
         }
+    }
+
+    // 23: a terminated run starts its numbers over; one that is still in memory must not be taken for it.
+    async fn a_run_restarted_after_it_was_terminated_starts_clean(kind) {
+        let probe = Probe::new();
+        let harness = Harness::on(kind, [nap(probe)]).await?;
+        let instance = harness.create::<_, u32>("nap", ()).await?;
+        harness.run_until_idle().await?;
+        instance.terminate().await?;
+        harness.advance("30 minutes");
+        instance.restart().await?;
+        let restarted = harness.now();
+        harness.run_to_end().await?;
+        assert_eq!(instance.result().await?, 1);
+        assert_eq!((probe.count("before"), probe.count("after")), (2, 1));
+        assert_eq!(harness.now().since(restarted), HOUR);
+    }
+
+    // 24: what a runner remembers of a run is worth nothing once another one has advanced it.
+    async fn a_run_that_another_runner_advanced_goes_on_from_the_store(kind) {
+        let probe = Probe::new();
+        let flows = || {
+            [workflow("relay", async |_: Event<()>, step: &Step| -> Result<u32> {
+                for leg in 0..6 {
+                    step.run(format!("leg {leg}"), async { Ok(probe.hit("leg")) }).await?;
+                    step.sleep(format!("rest {leg}"), "1 hour").await?;
+                }
+                Ok(probe.count("leg"))
+            })]
+        };
+        let harness = Harness::on(kind, flows()).await?;
+        let other = Engine::builder_with_store(harness.store())
+            .runtime(Arc::clone(harness.runtime()) as _)
+            .no_runner();
+        let other = flows().into_iter().fold(other, piton::EngineBuilder::register).start().await?;
+        let instance = harness.create::<_, u32>("relay", ()).await?;
+        let (this, other) = (harness.engine(), &other);
+        for (leg, engine) in (1..).zip([this, other, other, this, other, this, this]) {
+            assert_eq!(engine.tick(10).await?.processed, 1);
+            assert_eq!(probe.count("leg"), leg.min(6), "each wake brings the run one leg further");
+            harness.advance("1 hour");
+        }
+        assert_eq!(instance.result().await?, 6);
     }
 
     // 24
@@ -221,7 +278,11 @@ on_both_stores! {
         harness.advance("1 hour");
         harness.run_until_idle().await?;
         assert_eq!(fresh.result().await?, 1);
-        assert_eq!(instance.status().await?, InstanceStatus::Waiting, "not early by the clock on the wall");
+        assert_eq!(
+            instance.status().await?,
+            InstanceStatus::Waiting,
+            "not early by the clock on the wall"
+        );
         harness.advance("1 hour");
         harness.run_until_idle().await?;
         assert_eq!(instance.result().await?, 1);
@@ -292,7 +353,11 @@ on_both_stores! {
                 engine.tick(10).await?;
             }
             let after = if due { 2 } else { 0 };
-            assert_eq!((probe.count("before"), probe.count("after")), (2, after), "minute {minute}");
+            assert_eq!(
+                (probe.count("before"), probe.count("after")),
+                (2, after),
+                "minute {minute}"
+            );
         }
         for instance in &instances {
             assert!(instance.result().await? <= 2);
@@ -342,10 +407,16 @@ on_both_stores! {
         let recorded = steps(&instance).await?;
         assert_eq!(
             outline(&recorded),
-            ["zero", "negative", "past", "now"].map(|name| (name, StepType::Sleep, StepStatus::Completed)),
+            ["zero", "negative", "past", "now"].map(|name| (
+                name,
+                StepType::Sleep,
+                StepStatus::Completed
+            )),
         );
-        let wakes: Vec<_> =
-            recorded.iter().map(|step| step.wake_at.unwrap().since(harness.now()).as_millis()).collect();
+        let wakes: Vec<_> = recorded
+            .iter()
+            .map(|step| step.wake_at.unwrap().since(harness.now()).as_millis())
+            .collect();
         assert_eq!(wakes, [0, -300_000, -3_600_000, 0]);
     }
 
@@ -357,7 +428,10 @@ on_both_stores! {
                 0 => step.sleep("nap", year).await,
                 1 => step.sleep_until("nap", case.timestamp.plus(year)).await,
                 2 => step.sleep("nap", year.as_millis() + 1).await,
-                3 => step.sleep_until("nap", case.timestamp.plus(year).plus(Span::from_millis(1))).await,
+                3 => {
+                    step.sleep_until("nap", case.timestamp.plus(year).plus(Span::from_millis(1)))
+                        .await
+                }
                 _ => step.sleep("nap", "soon").await,
             }
         });
@@ -400,18 +474,20 @@ on_both_stores! {
         const CONCURRENCY: usize = 64;
         const PARKED: usize = 32;
         let probe = Probe::new();
-        let flows = || [
-            workflow("sleeper", async |_: Event<()>, step: &Step| -> Result<()> {
-                let _alive = Alive::new(probe);
-                step.sleep("nap", "1 hour").await?;
-                probe.hit("awake");
-                Ok(())
-            }),
-            workflow("fresh", async |_: Event<()>, _: &Step| -> Result<()> { Ok(()) }),
-        ];
+        let flows = || {
+            [
+                workflow("sleeper", async |_: Event<()>, step: &Step| -> Result<()> {
+                    let _alive = Alive::new(probe);
+                    step.sleep("nap", "1 hour").await?;
+                    probe.hit("awake");
+                    Ok(())
+                }),
+                workflow("fresh", async |_: Event<()>, _: &Step| -> Result<()> { Ok(()) }),
+            ]
+        };
         let harness = Harness::on(kind, []).await?;
         let engine = Engine::builder_with_store(harness.store())
-            .runtime(std::sync::Arc::clone(harness.runtime()) as _)
+            .runtime(Arc::clone(harness.runtime()) as _)
             .concurrency(CONCURRENCY)
             .parked_runs(PARKED);
         let engine = flows().into_iter().fold(engine, |engine, flow| engine.register(flow));

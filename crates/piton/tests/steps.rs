@@ -14,10 +14,11 @@ const TEXT_OF_ONE_MIB: usize = 1024 * 1024 - 2;
 
 fn order(probe: &'static Probe) -> [Registration; 1] {
     [workflow("order", async |_: Event<u32>, step: &Step| -> Result<u32> {
+        let probe = probe.here();
         let a = step.run("a", async { Ok(probe.hit("a")) }).await?;
         step.sleep("nap", "1 hour").await?;
         let b = step
-            .run_with("b", async |cx: piton::StepContext| {
+            .run_with("b", |cx| async move {
                 probe.hit("b");
                 if cx.attempt() < 3 { Err(Error::new("not yet")) } else { Ok(cx.attempt()) }
             })
@@ -62,17 +63,19 @@ on_both_stores! {
     // 1: a crash in the middle of a body loses that attempt only.
     async fn a_crash_in_a_body_repeats_that_body_and_no_other(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("two", async |_: Event<()>, step: &Step| -> Result<u32> {
-            step.run("first", async { Ok(probe.hit("first")) }).await?;
-            step.run("second", async {
-                if probe.hit("second") == 1 {
-                    probe.hold("crash").await;
-                }
-                Ok(())
-            })
-            .await?;
-            Ok(probe.count("second"))
-        })];
+        let flows = || {
+            [workflow("two", async |_: Event<()>, step: &Step| -> Result<u32> {
+                step.run("first", async { Ok(probe.hit("first")) }).await?;
+                step.run("second", async {
+                    if probe.hit("second") == 1 {
+                        probe.hold("crash").await;
+                    }
+                    Ok(())
+                })
+                .await?;
+                Ok(probe.count("second"))
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, u32>("two", ()).await?;
         select! {
@@ -85,27 +88,39 @@ on_both_stores! {
         let instance = find(&harness, &instance).await?;
         assert_eq!(instance.result().await?, 2);
         assert_eq!(probe.count("first"), 1);
-        assert_eq!(step(&instance, "second").await?.attempts, 1, "a cut-off attempt leaves no record");
+        assert_eq!(
+            step(&instance, "second").await?.attempts,
+            1,
+            "a cut-off attempt leaves no record"
+        );
     }
 
     // 2
     async fn results_survive_with_full_fidelity(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("keep", async |_: Event<()>, step: &Step| -> Result<bool> {
-            let values = Values::example();
-            let kept = step.run("values", async { Ok(values.clone()) }).await?;
-            let same = kept == values;
-            step.run("unit", async { Ok(()) }).await?;
-            let none: Option<u8> = step.run("none", async { Ok(None) }).await?;
-            let null: serde_json::Value = step.run("null", async { Ok(serde_json::Value::Null) }).await?;
-            let empty: Vec<u8> = step.run("empty", async { Ok(Vec::new()) }).await?;
-            let max: u64 = step.run("max", async { Ok(u64::MAX) }).await?;
-            let text: String = step.run("nul", async { Ok("a\0b\u{10FFFF}\r\n\"\\".to_owned()) }).await?;
-            probe.hit("seen");
-            step.sleep("replay after this", 1).await?;
-            Ok(same && none.is_none() && null.is_null() && empty.is_empty()
-                && max == u64::MAX && text == "a\0b\u{10FFFF}\r\n\"\\")
-        })];
+        let flows = || {
+            [workflow("keep", async |_: Event<()>, step: &Step| -> Result<bool> {
+                let values = Values::example();
+                let kept = step.run("values", async { Ok(values.clone()) }).await?;
+                let same = kept == values;
+                step.run("unit", async { Ok(()) }).await?;
+                let none: Option<u8> = step.run("none", async { Ok(None) }).await?;
+                let null: serde_json::Value =
+                    step.run("null", async { Ok(serde_json::Value::Null) }).await?;
+                let empty: Vec<u8> = step.run("empty", async { Ok(Vec::new()) }).await?;
+                let max: u64 = step.run("max", async { Ok(u64::MAX) }).await?;
+                let text: String =
+                    step.run("nul", async { Ok("a\0b\u{10FFFF}\r\n\"\\".to_owned()) }).await?;
+                probe.hit("seen");
+                step.sleep("replay after this", 1).await?;
+                Ok(same
+                    && none.is_none()
+                    && null.is_null()
+                    && empty.is_empty()
+                    && max == u64::MAX
+                    && text == "a\0b\u{10FFFF}\r\n\"\\")
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, bool>("keep", ()).await?;
         harness.run_until_idle().await?;
@@ -130,7 +145,8 @@ on_both_stores! {
             let kept = step.run("floats", async { Ok(expected.to_vec()) }).await?;
             let bits = |floats: &[f64]| floats.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
             let (kept, expected) = (bits(&kept), bits(expected));
-            Ok(kept.iter().zip(&expected).filter(|(kept, expected)| kept != expected).count() as u32)
+            Ok(kept.iter().zip(&expected).filter(|(kept, expected)| kept != expected).count()
+                as u32)
         });
         let harness = Harness::on(kind, [flow]).await?;
         let instance = harness.create::<_, u32>("floats", ()).await?;
@@ -199,11 +215,13 @@ on_both_stores! {
     // 4
     async fn the_event_is_the_same_on_every_pass(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("same", async |event: Event<String>, step: &Step| -> Result<()> {
-            probe.note(format!("{} {} {}", event.timestamp, event.instance_id, *event));
-            step.sleep("an hour", "1 hour").await?;
-            step.sleep("another hour", "1 hour").await
-        })];
+        let flows = || {
+            [workflow("same", async |event: Event<String>, step: &Step| -> Result<()> {
+                probe.note(format!("{} {} {}", event.timestamp, event.instance_id, *event));
+                step.sleep("an hour", "1 hour").await?;
+                step.sleep("another hour", "1 hour").await
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let created_at = harness.now();
         let handle = harness.workflow::<String, ()>("same")?;
@@ -229,19 +247,21 @@ on_both_stores! {
     // 5
     async fn an_error_that_was_handled_is_handled_the_same_way_on_replay(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("caught", async |_: Event<()>, step: &Step| -> Result<String> {
-            let charge = step.run("charge", async {
-                probe.hit("charge");
-                Err::<(), _>(Error::non_retryable("card declined").named("CardDeclined"))
-            });
-            let told = match charge.await {
-                Ok(()) => "charged".to_owned(),
-                Err(error) => format!("{}: {}", error.name(), error.message()),
-            };
-            probe.note(&told);
-            step.sleep("cool off", "1 day").await?;
-            step.run("apologise", async { Ok(told) }).await
-        })];
+        let flows = || {
+            [workflow("caught", async |_: Event<()>, step: &Step| -> Result<String> {
+                let charge = step.run("charge", async {
+                    probe.hit("charge");
+                    Err::<(), _>(Error::non_retryable("card declined").named("CardDeclined"))
+                });
+                let told = match charge.await {
+                    Ok(()) => "charged".to_owned(),
+                    Err(error) => format!("{}: {}", error.name(), error.message()),
+                };
+                probe.note(&told);
+                step.sleep("cool off", "1 day").await?;
+                step.run("apologise", async { Ok(told) }).await
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, String>("caught", ()).await?;
         harness.run_until_idle().await?;
@@ -256,16 +276,23 @@ on_both_stores! {
     // 6
     async fn a_loop_of_a_thousand_steps_works_and_replays(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("loop", async |_: Event<()>, step: &Step| -> Result<u64> {
-            let mut sum = 0;
-            for n in 0..1_000_u64 {
-                sum += step.run(format!("step {n}"), async { probe.hit("body"); Ok(n) }).await?;
-                if n == 500 {
-                    step.sleep("half-way", "1 hour").await?;
+        let flows = || {
+            [workflow("loop", async |_: Event<()>, step: &Step| -> Result<u64> {
+                let mut sum = 0;
+                for n in 0..1_000_u64 {
+                    sum += step
+                        .run(format!("step {n}"), async {
+                            probe.hit("body");
+                            Ok(n)
+                        })
+                        .await?;
+                    if n == 500 {
+                        step.sleep("half-way", "1 hour").await?;
+                    }
                 }
-            }
-            Ok(sum)
-        })];
+                Ok(sum)
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, u64>("loop", ()).await?;
         harness.run_until_idle().await?;
@@ -379,9 +406,8 @@ on_both_stores! {
                 async { Ok(20) }
             });
             let closure = closure.await?;
-            let result = step.run("result", async {
-                Ok(PanicsOnce { first: probe.hit("result") == 1 })
-            });
+            let result =
+                step.run("result", async { Ok(PanicsOnce { first: probe.hit("result") == 1 }) });
             result.await?;
             Ok(future + closure + 300)
         });
@@ -406,14 +432,18 @@ on_both_stores! {
     // 8
     async fn instances_of_an_unregistered_workflow_wait_untouched_and_block_nobody(kind) {
         let probe = Probe::new();
-        let old = || workflow("old", async |_: Event<()>, step: &Step| -> Result<u32> {
-            let first = step.run("first", async { Ok(probe.hit("first")) }).await?;
-            step.sleep("nap", "1 hour").await?;
-            Ok(first)
-        });
-        let new = || workflow("new", async |_: Event<()>, step: &Step| -> Result<u32> {
-            step.run("only", async { Ok(7) }).await
-        });
+        let old = || {
+            workflow("old", async |_: Event<()>, step: &Step| -> Result<u32> {
+                let first = step.run("first", async { Ok(probe.hit("first")) }).await?;
+                step.sleep("nap", "1 hour").await?;
+                Ok(first)
+            })
+        };
+        let new = || {
+            workflow("new", async |_: Event<()>, step: &Step| -> Result<u32> {
+                step.run("only", async { Ok(7) }).await
+            })
+        };
         let harness = Harness::on(kind, [old()]).await?;
         let sleeping = harness.create::<_, u32>("old", ()).await?;
         harness.run_until_idle().await?;
@@ -454,25 +484,30 @@ on_both_stores! {
         let instance = harness.create::<_, u32>("between", ()).await?;
         harness.run_to_end().await?;
         assert_eq!((probe.count("before"), probe.count("after")), (2, 1));
-        assert_eq!(outline(&steps(&instance).await?), [
-            ("nap", StepType::Sleep, StepStatus::Completed),
-            ("last", StepType::Do, StepStatus::Completed),
-        ]);
+        assert_eq!(
+            outline(&steps(&instance).await?),
+            [
+                ("nap", StepType::Sleep, StepStatus::Completed),
+                ("last", StepType::Do, StepStatus::Completed),
+            ]
+        );
     }
 
     // Spec, point 1: the name is the identity.
     async fn the_same_name_again_returns_the_recorded_result_and_warns_once(kind) {
         let probe = Probe::new();
-        let flows = || [workflow("again", async |_: Event<()>, step: &Step| -> Result<Vec<u32>> {
-            let mut seen = Vec::new();
-            for _ in 0..3 {
-                seen.push(step.run("  charge ", async { Ok(probe.hit("charge")) }).await?);
-            }
-            step.sleep("nap", "1 hour").await?;
-            seen.push(step.run("charge", async { Ok(probe.hit("charge")) }).await?);
-            step.sleep("nap", "1 hour").await?;
-            Ok(seen)
-        })];
+        let flows = || {
+            [workflow("again", async |_: Event<()>, step: &Step| -> Result<Vec<u32>> {
+                let mut seen = Vec::new();
+                for _ in 0..3 {
+                    seen.push(step.run("  charge ", async { Ok(probe.hit("charge")) }).await?);
+                }
+                step.sleep("nap", "1 hour").await?;
+                seen.push(step.run("charge", async { Ok(probe.hit("charge")) }).await?);
+                step.sleep("nap", "1 hour").await?;
+                Ok(seen)
+            })]
+        };
         let harness = Harness::on(kind, flows()).await?;
         let instance = harness.create::<_, Vec<u32>>("again", ()).await?;
         harness.run_until_idle().await?;
@@ -581,7 +616,10 @@ on_both_stores! {
         let probe = Probe::new();
         let flow = workflow("busy", async |_: Event<()>, step: &Step| -> Result<()> {
             step.run("done", async { Ok(()) }).await?;
-            let work = step.run("work", async { probe.hold("work").await; Ok(()) });
+            let work = step.run("work", async {
+                probe.hold("work").await;
+                Ok(())
+            });
             work.retries(Retries::constant(2, "1 second")).timeout("1 minute").await
         });
         let harness = Harness::on(kind, [flow]).await?;

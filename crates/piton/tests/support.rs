@@ -63,6 +63,11 @@ impl Probe {
         Box::leak(Box::default())
     }
 
+    /// The same probe, as a value of its own for bodies that move what they use.
+    pub(crate) fn here(&'static self) -> &'static Self {
+        self
+    }
+
     /// Counts that something happened. Returns how often it has by now.
     pub(crate) fn hit(&self, what: impl Into<String>) -> u32 {
         let mut counts = lock(&self.counts);

@@ -70,7 +70,7 @@ fn run_all(from: u64, seeds: u64) -> (Option<Report>, Sometimes, u64) {
                     if seed >= from + seeds || lost {
                         return;
                     }
-                    if (seed - from) % 1_000 == 0 && seed > from {
+                    if (seed - from).is_multiple_of(1_000) && seed > from {
                         eprintln!("{} seeds …", seed - from);
                     }
                     let report = simulate(seed, false);

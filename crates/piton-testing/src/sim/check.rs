@@ -86,8 +86,6 @@ struct State {
     paused_by_expiry: BTreeMap<InstanceKey, bool>,
     sometimes: Sometimes,
     story: Option<Vec<String>>,
-    /// A claim that returned nothing may have held or quarantined something unseen.
-    rows_are_stale: bool,
     violation: Option<Violation>,
     transactions: u64,
 }
@@ -104,7 +102,6 @@ impl Checker {
                 paused_by_expiry: BTreeMap::new(),
                 sometimes: Sometimes::default(),
                 story: tell.then(Vec::new),
-                rows_are_stale: false,
                 violation: None,
                 transactions: 0,
             }),
@@ -159,11 +156,7 @@ impl Checker {
             state.sometimes.saw(Rare::StaleCommitFenced);
         }
         let before = std::mem::take(&mut state.rows);
-        let seen = transitions::Seen {
-            accepted: answer.is_ok(),
-            exactly: !std::mem::take(&mut state.rows_are_stale),
-        };
-        let found = transitions::check(&before, &rows, call, seen, now)
+        let found = transitions::check(&before, &rows, call, answer.is_ok(), now)
             .and_then(|()| rows::check(&rows, now));
         state.notice(&before, &rows, call, now);
         state.rows = rows;
@@ -172,9 +165,12 @@ impl Checker {
         }
     }
 
-    /// A claim found nothing. Whatever it held or quarantined is seen with the next transaction.
-    pub(super) fn found_nothing(&self) {
-        self.lock().rows_are_stale = true;
+    /// Whether a claim that returned nothing has held or quarantined something.
+    pub(super) fn tasks_changed(&self) -> bool {
+        let tasks = self.store.dump_tasks();
+        let state = self.lock();
+        let known = state.rows.iter().map(|(key, instance)| (*key, instance.task));
+        !tasks.into_iter().eq(known)
     }
 
     /// A transaction was applied, but nobody will hear of it.

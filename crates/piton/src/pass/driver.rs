@@ -3,10 +3,10 @@
 //! The loop, from the outside in:
 //!
 //! 1. Poll the function if it was woken. Bodies of running steps live inside it and are polled with it.
-//! 2. Take note of what happened: ended bodies, timeouts, timers.
+//! 2. Take note of what happened: ended bodies, timeouts.
 //! 3. Reveal the oldest recorded result that is asked for, and go to 1.
-//! 4. With nothing left to reveal: commit what is new; or grant all that want to start; or, with no body
-//!    running, suspend.
+//! 4. With nothing left to reveal: end the sleeps that are over, and go to 3; or commit what is new; or grant
+//!    all that want to start; or, with no body running, suspend.
 //!
 //! **A step's body starts only when every result the code has seen is committed.** Results are revealed
 //! before their commit, so the code may run ahead up to its next step, but not into it: that is how the last
@@ -205,7 +205,9 @@ impl Driver {
         if self.under_way.is_some() {
             return Move::Wait;
         }
-        if state.reveal_next() {
+        // What falls due now is younger than all that is recorded: it must not be noted while the code has
+        // still to pass a recorded result, which may drop the very sleep that is due.
+        if state.reveal_next() || state.settle_due() && state.reveal_next() {
             return Move::Poll;
         }
         let finishing = self.order == Order::Finish;

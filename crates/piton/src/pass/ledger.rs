@@ -89,14 +89,12 @@ impl State {
         self.queue(name, Vec::new());
     }
 
-    /// Takes note of everything that happened since the last look: ended bodies, attempts that took too
-    /// long, sleeps and retries that fell due.
+    /// Takes note of the attempts that ended since the last look, and of those that took too long.
     pub(super) fn collect(&mut self, limits: &Limits) {
         self.time_out_attempts();
         for name in mem::take(&mut self.ended) {
             self.record_attempt(&name, limits);
         }
-        self.settle_due();
     }
 
     fn time_out_attempts(&mut self) {
@@ -187,8 +185,9 @@ impl State {
         }
     }
 
-    /// Ends sleeps that are over and lets retries that are due ask for their body again.
-    fn settle_due(&mut self) {
+    /// Ends sleeps that are over and lets retries that are due ask for their body again. `false` if no sleep
+    /// is over.
+    pub(super) fn settle_due(&mut self) -> bool {
         let now = self.clock.earliest();
         let mut over = Vec::new();
         let State { waiting, wanting, slots, .. } = self;
@@ -206,6 +205,7 @@ impl State {
             }
             false
         });
+        let any = !over.is_empty();
         for name in over {
             let seq = take_seq(&mut self.next_seq);
             let updated_at = self.clock.latest();
@@ -215,6 +215,7 @@ impl State {
                 Some(StepRecord { status: StepStatus::Completed, seq, updated_at, ..record });
             self.queue(&name, Vec::new());
         }
+        any
     }
 
     /// Reveals the oldest recorded result that the code asks for. `false` if there is none, or if an older

@@ -37,14 +37,12 @@ impl Checker {
         };
         let key = instance.record.key;
         let Some(task) = instance.task else { return Ok(()) };
-        if task.state == TaskState::Held && run == instance.record.run {
+        let newest = state.holds.get(&(process, key)) == Some(&task.epoch) && task.run == run;
+        if task.state == TaskState::Held && newest {
             let unknown = state.paused_by_expiry.get(&key).copied().unwrap_or(false);
             return ensure(unknown, "I7", || format!("{id}: {step} started while it is paused"));
         }
-        let holds = state.holds.get(&(process, key)) == Some(&task.epoch)
-            && task.state == TaskState::Leased
-            && task.run == run;
-        if !holds {
+        if !newest || task.state != TaskState::Leased {
             return Ok(());
         }
         let rows = &instance.runs[run as usize].steps;

@@ -8,23 +8,14 @@ use piton_core::{TaskState, Timestamp};
 
 use super::{Call, Violation, ensure};
 
-/// What is known about a transaction.
-#[derive(Clone, Copy)]
-pub(super) struct Seen {
-    /// It was not refused.
-    pub(super) accepted: bool,
-    /// The rows before are exactly those it ran on.
-    pub(super) exactly: bool,
-}
-
 pub(super) fn check(
     before: &BTreeMap<InstanceKey, DumpedInstance>,
     after: &BTreeMap<InstanceKey, DumpedInstance>,
     call: &Call,
-    seen: Seen,
+    accepted: bool,
     now: Timestamp,
 ) -> Result<(), Violation> {
-    if let (Call::Commit { key, .. }, true) = (call, seen.accepted) {
+    if let (Call::Commit { key, .. }, true) = (call, accepted) {
         let task = before.get(&key.instance).and_then(|instance| instance.task);
         let current = task.is_some_and(|task| {
             task.run == key.run && task.epoch == key.epoch && task.state == TaskState::Leased
@@ -33,7 +24,7 @@ pub(super) fn check(
             format!("a commit under {key:?} was accepted; the task was {task:?}")
         })?;
     }
-    if !seen.accepted && seen.exactly {
+    if !accepted {
         ensure(before == after, "I8", || format!("`{call}` was refused but changed something"))?;
     }
     for (key, old) in before {

@@ -1,6 +1,6 @@
 //! Every row at once, for those who check invariants between two transactions.
 
-use piton_core::record::{EventRecord, InstanceRecord, LogRecord, StepRecord, Task};
+use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogRecord, StepRecord, Task};
 
 use super::MemoryStore;
 use super::state::{Instance, Run};
@@ -28,6 +28,16 @@ pub struct DumpedRun {
 }
 
 impl MemoryStore {
+    /// The tasks alone: a cheap way to see whether a claim changed anything.
+    pub fn dump_tasks(&self) -> Vec<(InstanceKey, Option<Task>)> {
+        let tasks = self.with_state(|state| {
+            let tasks =
+                state.instances.iter().map(|(key, instance)| (*key, instance.task().copied()));
+            Ok(tasks.collect())
+        });
+        tasks.unwrap_or_default()
+    }
+
     /// All rows as they are between two transactions. Empty once the store is closed.
     pub fn dump(&self) -> Vec<DumpedInstance> {
         let dumped = self.with_state(|state| Ok(state.instances.values().map(instance).collect()));

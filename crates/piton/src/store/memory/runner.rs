@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use piton_core::boundary::{self, After, Fenced, Wait, Written};
-use piton_core::claim::{self, Claim};
+use piton_core::claim::{self, Claim, Due};
 use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
 use piton_core::{
     Code, InstanceStatus, Refusal, Span, TaskState, Timestamp, WorkflowName, lifecycle, story,
@@ -35,10 +35,11 @@ impl Transaction<'_> {
 
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
         let due = self.state.due_tasks(workflows, self.now, wanted);
-        let oldest_new_waited =
-            due.new.first().map_or(Span::ZERO, |(due_at, _)| self.now.since(*due_at));
-        let (resuming, new) =
-            claim::share(wanted, due.resuming.len(), due.new.len(), oldest_new_waited);
+        let class = |tasks: &[(Timestamp, InstanceKey)]| Due {
+            count: tasks.len(),
+            oldest_waited: tasks.first().map_or(Span::ZERO, |(due_at, _)| self.now.since(*due_at)),
+        };
+        let (resuming, new) = claim::share(wanted, class(&due.resuming), class(&due.new));
         let resuming = due.resuming.iter().take(resuming);
         let chosen = resuming.chain(due.new.iter().take(new));
         chosen.map(|(_, key)| *key).collect()

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use piton_core::claim::{self, Claim, ClaimRules};
+use piton_core::claim::{self, Claim, ClaimRules, Due};
 use piton_core::record::Task;
 use piton_core::{Span, TaskState, WorkflowName, story};
 
@@ -78,8 +78,11 @@ fn choose(
     }
     resuming.sort_unstable();
     new.sort_unstable();
-    let waited = new.first().map_or(Span::from_millis(0), |oldest| now.since(oldest.run_at));
-    let (resuming_share, new_share) = claim::share(wanted, resuming.len(), new.len(), waited);
+    let class = |tasks: &[Candidate]| Due {
+        count: tasks.len(),
+        oldest_waited: tasks.first().map_or(Span::ZERO, |oldest| now.since(oldest.run_at)),
+    };
+    let (resuming_share, new_share) = claim::share(wanted, class(&resuming), class(&new));
     resuming.truncate(resuming_share);
     resuming.extend(new.drain(..new_share));
     Ok(resuming)
