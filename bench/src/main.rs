@@ -147,13 +147,10 @@ async fn measure(args: &Args) -> Result<Vec<Row>> {
         .prefix("piton-bench-")
         .tempdir_in(&parent)
         .with_context(|| format!("cannot use {}: choose another with --dir", parent.display()))?;
-    let machine = Machine::look(dir.path())?;
+    let machine = Machine::look(dir.path()).await?;
     eprintln!("{machine}");
-    if machine.is_in_memory() {
-        eprintln!(
-            "warning: {} is in memory, where an fsync is free: choose a directory on a disk with --dir",
-            parent.display()
-        );
+    for warning in machine.warnings() {
+        eprintln!("warning: {warning}");
     }
     eprintln!();
     let bench = Bench::new(dir.path(), args.plan());

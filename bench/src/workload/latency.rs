@@ -17,6 +17,9 @@ const STEPS: u64 = 3;
 /// The creation and each step; the end of the run shares the commit of the last step.
 const COMMITS: usize = 4;
 
+/// Delays by others only ever add: on a busy machine the fast samples are the true ones.
+const UNDISTURBED: f64 = 0.1;
+
 /// Pairs that are not counted: caches fill and files grow to their working size.
 const WARM_UP: usize = 10;
 
@@ -60,6 +63,8 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     engine.shutdown(PATIENCE).await?;
     let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
     let (p99, samples) = (stats::percentile(&values, 0.99), values.len());
+    let undisturbed = |samples: &[f64]| stats::percentile(samples, UNDISTURBED);
+    let ratio_undisturbed = undisturbed(&values) / undisturbed(&ceilings);
     Ok(Row {
         workload: name,
         store: STORE,
@@ -68,8 +73,14 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         ceiling: Some(ceiling),
         ratio: Some(value / ceiling),
         goal: Some(Goal::at_most(2.0, 1.3)),
-        also: vec![Figure { name: "p99", value: p99, unit: "µs", goal: None }],
-        note: format!("medians of {samples} workflows and of {samples} times {COMMITS} commits"),
+        also: vec![
+            Figure { name: "p99", value: p99, unit: "µs", goal: None },
+            Figure { name: "ratio undisturbed", value: ratio_undisturbed, unit: "", goal: None },
+        ],
+        note: format!(
+            "medians of {samples} workflows and of {samples} times {COMMITS} commits; undisturbed is the ratio of the p10, \
+             the better one on a busy machine, where a ratio below 1 is an artefact of scheduling"
+        ),
     })
 }
 

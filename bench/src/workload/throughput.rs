@@ -16,7 +16,7 @@ use super::{Bench, Database, PATIENCE, STORE};
 use crate::progress::Progress;
 use crate::raw::{Order, ROWS_PER_TRANSACTION, RawSteps, StepRows};
 use crate::report::{Figure, Goal, Row};
-use crate::{stats, timer};
+use crate::{process, stats, timer};
 
 const STEPS: u64 = 10;
 
@@ -43,7 +43,7 @@ pub(super) async fn measure(
     engine_round(&sample, in_flight, WARM_UP).await?;
     let steps = StepRows::read(sample.path())?;
 
-    let (mut ceilings, mut key_order, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ceilings, mut key_order, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..plan.throughput_rounds {
         for (order, samples) in
             [(Order::ByStep, &mut ceilings), (Order::ByInstance, &mut key_order)]
@@ -52,11 +52,54 @@ pub(super) async fn measure(
             samples.push(raw_round(&raw, &steps, plan.ceiling_round, order)?);
         }
         let database = bench.database(&format!("throughput-{round}"));
-        values.push(engine_round(&database, in_flight, plan.throughput_round).await?);
+        rounds.push(engine_round(&database, in_flight, plan.throughput_round).await?);
         progress.step();
     }
-    let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
-    Ok(Row {
+    Ok(row(name, in_flight, &rounds, &ceilings, &key_order))
+}
+
+/// What one round measured.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    steps_per_second: f64,
+    /// CPU time of the whole process; unlike the speed it hardly depends on what else the machine does.
+    cpu_us_per_step: Option<f64>,
+}
+
+impl Round {
+    fn new(steps: usize, elapsed: Duration, cpu: Option<Duration>) -> Round {
+        let steps = steps as f64;
+        Round {
+            steps_per_second: steps / elapsed.as_secs_f64(),
+            cpu_us_per_step: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / steps),
+        }
+    }
+}
+
+fn row(
+    name: &'static str,
+    in_flight: usize,
+    rounds: &[Round],
+    ceilings: &[Round],
+    key_order: &[Round],
+) -> Row {
+    let speeds = |rounds: &[Round]| -> Vec<f64> {
+        rounds.iter().map(|round| round.steps_per_second).collect()
+    };
+    let (value, ceiling) = (stats::median(&speeds(rounds)), stats::median(&speeds(ceilings)));
+    let mut also = vec![Figure {
+        name: "ceiling in key order",
+        value: stats::median(&speeds(key_order)),
+        unit: "steps/s",
+        goal: None,
+    }];
+    for (name, rounds) in [("CPU per step", rounds), ("CPU per bare step", ceilings)] {
+        let costs: Vec<f64> = rounds.iter().filter_map(|round| round.cpu_us_per_step).collect();
+        if !costs.is_empty() {
+            also.push(Figure { name, value: stats::median(&costs), unit: "µs", goal: None });
+        }
+    }
+    Row {
         workload: name,
         store: STORE,
         value,
@@ -65,19 +108,14 @@ pub(super) async fn measure(
         ratio: Some(value / ceiling),
         // With 64 in flight the design compares with peers, not with the ceiling.
         goal: (in_flight == 256).then(|| Goal::at_least(0.35, 0.60)),
-        also: vec![Figure {
-            name: "ceiling in key order",
-            value: stats::median(&key_order),
-            unit: "steps/s",
-            goal: None,
-        }],
+        also,
         note: format!(
             "medians of {} rounds, engine {}, ceiling {} (step rows alone, {ROWS_PER_TRANSACTION} per transaction)",
-            plan.throughput_rounds,
-            range(&values),
-            range(&ceilings),
+            rounds.len(),
+            range(&speeds(rounds)),
+            range(&speeds(ceilings)),
         ),
-    })
+    }
 }
 
 fn range(samples: &[f64]) -> String {
@@ -85,9 +123,15 @@ fn range(samples: &[f64]) -> String {
     format!("{low:.0}..{high:.0}")
 }
 
-/// Rows per second of bare SQLite.
-fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order) -> Result<f64> {
+/// CPU time that this process has used since `before`.
+fn cpu_since(before: Option<Duration>) -> Option<Duration> {
+    process::cpu_time()?.checked_sub(before?)
+}
+
+/// Bare SQLite.
+fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order) -> Result<Round> {
     let mut raw = RawSteps::create(database.path(), steps)?;
+    let cpu = process::cpu_time();
     let (mut rows, mut elapsed) = (0, Duration::ZERO);
     while elapsed < span {
         // As many as the steps of an instance: every instance is completed.
@@ -95,11 +139,11 @@ fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order
         elapsed += raw.insert(transactions, ROWS_PER_TRANSACTION, order)?;
         rows += transactions * ROWS_PER_TRANSACTION;
     }
-    Ok(rows as f64 / elapsed.as_secs_f64())
+    Ok(Round::new(rows, elapsed, cpu_since(cpu)))
 }
 
-/// Steps per second of the engine.
-async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> Result<f64> {
+/// The engine.
+async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> Result<Round> {
     let engine = database
         .engine()
         .register(workflow("ten_steps", ten_steps))
@@ -107,7 +151,7 @@ async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> 
         .start()
         .await?;
     let ten_steps = engine.workflow::<u64, u64>("ten_steps")?;
-    let start = timer::now();
+    let (start, cpu) = (timer::now(), process::cpu_time());
     let mut clients = JoinSet::new();
     for _ in 0..in_flight {
         clients.spawn(keep_one_outstanding(ten_steps.clone(), start + span));
@@ -116,9 +160,10 @@ async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> 
     while let Some(client) = clients.join_next().await {
         completed += client??;
     }
-    let elapsed = start.elapsed();
+    // Before the shutdown: the time of threads that have ended is not counted.
+    let (elapsed, cpu) = (start.elapsed(), cpu_since(cpu));
     engine.shutdown(PATIENCE).await?;
-    Ok((completed * STEPS) as f64 / elapsed.as_secs_f64())
+    Ok(Round::new(usize::try_from(completed * STEPS)?, elapsed, cpu))
 }
 
 /// Creates instances one after the other until the deadline; how many completed.
