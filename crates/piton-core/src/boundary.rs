@@ -74,6 +74,22 @@ pub enum Wait {
     TimedOut(StepRecord),
 }
 
+/// Whether a wait of this boundary may get its outcome.
+///
+/// The code may drop its other waits as soon as it sees one outcome, and must not lose an event to a wait
+/// that it drops: so a boundary settles one wait at most, and none beside a step transaction, whose result
+/// comes first. What is held back is looked at again with the next boundary.
+pub fn may_settle_wait(has_mutations: bool, settled: usize) -> bool {
+    !has_mutations && settled == 0
+}
+
+/// By when an event must have arrived to count for a wait; `None` while the wait is open.
+///
+/// Until the deadline has passed every stored event counts, so that a clock set back cannot hide one.
+pub fn arrived_by(wait: &StepRecord, now: Timestamp) -> Option<Timestamp> {
+    wait.wake_at.filter(|deadline| now >= *deadline)
+}
+
 /// Settles a wait against the oldest undelivered event of its type that arrived by its deadline.
 ///
 /// An event that arrived in time counts even when it is processed after the deadline; exactly one of
@@ -370,6 +386,19 @@ mod tests {
             started_at: Timestamp::from_millis(0),
             updated_at: Timestamp::from_millis(0),
         }
+    }
+
+    #[test]
+    fn one_wait_per_boundary_and_none_beside_a_transaction() {
+        assert!(may_settle_wait(false, 0));
+        assert!(!may_settle_wait(false, 1));
+        assert!(!may_settle_wait(true, 0));
+    }
+
+    #[test]
+    fn an_open_wait_takes_any_event_and_one_past_its_deadline_those_in_time() {
+        assert_eq!(arrived_by(&wait(10_001), NOW), None);
+        assert_eq!(arrived_by(&wait(10_000), NOW), Some(NOW));
     }
 
     #[test]

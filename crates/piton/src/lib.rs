@@ -27,7 +27,8 @@
 //!
 //! # Rules of workflows
 //!
-//! - **Side effects belong into steps.** Code between steps runs again on every pass.
+//! - **Side effects belong into steps.** Code between steps runs again on every pass, and awaiting something
+//!   that is not a step does not keep a run awake: beside a sleep or a wait it stops until the run wakes.
 //! - **Make steps idempotent**: a body that was cut off by a crash runs again. [`StepContext`] hands out a key.
 //! - **Name steps deterministically**, with the index in loops: the name is the identity.
 //! - **Keep results small**: up to 1 MiB each; return references to anything larger.

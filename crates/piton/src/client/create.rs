@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use piton_core::lifecycle::first_task;
 use piton_core::{Code, InstanceId, Refusal};
@@ -9,7 +12,7 @@ use serde::Serialize;
 
 use super::{InstanceHandle, WorkflowHandle};
 use crate::pass::Asked;
-use crate::runtime::BoxFuture;
+use crate::runtime::{BoxFuture, Runtime};
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
 use crate::{Result, codec};
 
@@ -197,7 +200,10 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
         let Self { workflow, params, id, or_get } = self;
         Box::pin(async move {
             let existing = id.clone().filter(|_| or_get);
-            match (workflow.clone().create_one(id, params).await, existing) {
+            let runtime = Arc::clone(&workflow.shared.runtime);
+            let create = Box::pin(workflow.clone().create_one(id, params));
+            let created = SeenThrough { runtime, work: Some(create) }.await;
+            match (created, existing) {
                 (Err(error), Some(id)) if error.code() == Some(EXISTS) => workflow.get(&id).await,
                 (created, _) => created,
             }
@@ -208,5 +214,33 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
 impl<P, O> fmt::Debug for Create<P, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Create({} {:?})", self.workflow.name, self.id)
+    }
+}
+
+/// Work that is seen through even if its caller goes away in the middle: an instance that was created
+/// leased must not be left to nobody.
+struct SeenThrough<T: Send + 'static> {
+    runtime: Arc<dyn Runtime>,
+    work: Option<BoxFuture<T>>,
+}
+
+impl<T: Send + 'static> Future for SeenThrough<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let work = self.work.as_mut().expect("polled after it was done");
+        let done = work.as_mut().poll(context);
+        if done.is_ready() {
+            self.work = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for SeenThrough<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.runtime.spawn(Box::pin(async move { drop(work.await) })).detach();
+        }
     }
 }

@@ -259,6 +259,9 @@ impl<O> InstanceHandle<O> {
     async fn steer(&self, action: Action) -> Result<Instance> {
         let store = &self.shared.store;
         let record = store.steer(self.workflow.clone(), self.id.clone(), action).await?;
+        if action == Action::Restart {
+            self.runner.supersede(record.key, record.run);
+        }
         Ok(Instance::from_record(record, None))
     }
 
@@ -309,23 +312,33 @@ impl<O: DeserializeOwned> InstanceHandle<O> {
     pub async fn result(&self) -> Result<O> {
         loop {
             let ended = self.shared.waiters.wait(self.key)?;
+            // A run in flight here tells its own end: no need to read what it has not written yet.
+            if let Some(run) = self.runner.live_run(self.key) {
+                if let Some(outcome) = ended.await?.filter(|outcome| outcome.run >= run) {
+                    return self.decode(outcome.result);
+                }
+                continue;
+            }
             let view = self.view().await?.record;
             let outcome = match view.status {
                 InstanceStatus::Complete => Some(Ok(view.output.unwrap_or_else(Json::null))),
                 InstanceStatus::Errored => Some(Err(errored(view.error))),
                 InstanceStatus::Terminated => return Err(terminated(&self.workflow, &self.id)),
                 InstanceStatus::Active | InstanceStatus::Waiting | InstanceStatus::Paused => {
-                    ended.await?
+                    // The end of an earlier run may be told late: it is not what was asked for.
+                    let told = ended.await?.filter(|outcome| outcome.run >= view.run);
+                    told.map(|outcome| outcome.result)
                 }
             };
             if let Some(outcome) = outcome {
-                let json = outcome.map_err(|error| Error::from_record(&error))?;
-                return codec::decode(
-                    || format!("the output of {}/{}", self.workflow, self.id),
-                    &json,
-                );
+                return self.decode(outcome);
             }
         }
+    }
+
+    fn decode(&self, outcome: std::result::Result<Json, RecordedError>) -> Result<O> {
+        let json = outcome.map_err(|error| Error::from_record(&error))?;
+        codec::decode(|| format!("the output of {}/{}", self.workflow, self.id), &json)
     }
 }
 

@@ -24,7 +24,7 @@ pub use create::{BatchItem, Create};
 pub use cursor::Cursor;
 pub use history::{History, HistoryQuery};
 pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
-pub(crate) use results::{Waiters, watch_results};
+pub(crate) use results::{Outcome, Waiters, watch_results};
 
 /// A handle to one workflow, typed with its params and output.
 pub struct WorkflowHandle<P, O> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use piton_core::record::{InstanceKey, RecordedError};
+use piton_core::record::{InstanceKey, RecordedError, RunNumber};
 use piton_core::{Json, Span};
 use tokio::sync::{Notify, oneshot};
 
@@ -15,8 +15,12 @@ use crate::engine::Shared;
 use crate::store::StoreError;
 use crate::{Error, Result};
 
-/// How a run ended, if the teller knows.
-pub(crate) type Outcome = std::result::Result<Json, RecordedError>;
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) run: RunNumber,
+    pub(crate) result: std::result::Result<Json, RecordedError>,
+}
 
 /// How many instances one poll asks about.
 const POLL_BATCH_MAX: usize = 500;

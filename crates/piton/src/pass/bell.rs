@@ -48,6 +48,11 @@ impl Bell {
         self.driver.wake();
     }
 
+    /// A parked run goes on under a new claim: orders given under the old one are void.
+    pub(crate) fn forget_orders(&self) {
+        self.order.store(Order::Run as u8, Ordering::Release);
+    }
+
     pub(crate) fn ordered(&self) -> Order {
         match self.order.load(Ordering::Acquire) {
             0 => Order::Run,

@@ -122,6 +122,8 @@ impl Driver {
     /// Goes on with a run that was parked, under its new claim.
     pub(crate) fn resume(shared: Arc<Shared>, key: RunKey, parked: Parkable) -> Self {
         let Parkable { pass, bell, function, .. } = parked;
+        // While it was being parked its successor may already have been claimed, which told it to leave.
+        bell.forget_orders();
         Self::with_bell(shared, key, pass, bell, function)
     }
 
@@ -174,16 +176,15 @@ impl Driver {
                 Move::Poll => {}
                 Move::Commit(next) => self.commit(next),
                 Move::Leave(departure) => return departure,
-                Move::Wait => match self.wait().await {
-                    Happened::Rung | Happened::Timer => {}
-                    Happened::Committed(answer) => {
-                        if let Some(departure) = self.committed(answer) {
-                            return self.depart(departure);
-                        }
-                        // A store that answers at once must not make a long run hog its thread.
-                        tokio::task::consume_budget().await;
+                Move::Wait => {
+                    if let Happened::Committed(answer) = self.wait().await
+                        && let Some(departure) = self.committed(answer)
+                    {
+                        return self.depart(departure);
                     }
-                },
+                    // A store that answers at once, or code that wakes itself, must not hog the thread.
+                    tokio::task::consume_budget().await;
+                }
             }
         }
     }
@@ -269,7 +270,10 @@ impl Driver {
             Ok(committed) => {
                 let mut state = self.pass.lock();
                 state.clock.set(committed.now, asked);
+                // One boundary settles one wait at most, and none beside a transaction: look again.
+                let held_back = !committed.settled.is_empty() || transaction.is_some();
                 state.committed(committed.settled, transaction.map(|t| t.committing));
+                self.touched |= held_back && state.awaits_event();
                 self.draining = committed.after == After::Drain;
                 match committed.after {
                     After::Continue | After::Drain => None,

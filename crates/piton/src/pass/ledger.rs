@@ -98,6 +98,9 @@ impl State {
     }
 
     fn time_out_attempts(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
         let now_us = self.clock.monotonic_us();
         let State { running, ended, slots, .. } = self;
         running.retain(|name| {
@@ -188,6 +191,9 @@ impl State {
     /// Ends sleeps that are over and lets retries that are due ask for their body again. `false` if no sleep
     /// is over.
     pub(super) fn settle_due(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
         let now = self.clock.earliest();
         let mut over = Vec::new();
         let State { waiting, wanting, slots, .. } = self;
@@ -349,7 +355,7 @@ impl State {
             if slot.step_type == StepType::WaitForEvent {
                 looks.push(WaitLook { record, row, seq: take_seq(&mut self.next_seq) });
             } else if row != RowState::Stored {
-                steps.push(StepWrite { record, row });
+                put_row(steps, StepWrite { record, row });
             }
         }
         looks

@@ -11,6 +11,9 @@ use crate::runtime::Ids;
 /// The category of a line that names none.
 pub(crate) const DEFAULT_CATEGORY: &str = "workflow";
 
+/// Bytes of messages and data a run may hold before they are committed.
+const BYTES_PENDING_MAX: usize = 16 * 1024 * 1024;
+
 /// A log line as user code wrote it.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
@@ -26,6 +29,7 @@ pub(crate) struct Logbook {
     limits: Arc<Limits>,
     ids: Arc<Ids>,
     lines: Vec<LogLine>,
+    bytes: usize,
     dropped: usize,
     /// Steps recorded before this claim that the code has not passed yet.
     unpassed: usize,
@@ -35,7 +39,15 @@ pub(crate) struct Logbook {
 
 impl Logbook {
     pub(crate) fn new(limits: Arc<Limits>, ids: Arc<Ids>, recorded: usize) -> Self {
-        Self { limits, ids, lines: Vec::new(), dropped: 0, unpassed: recorded, live: false }
+        Self {
+            limits,
+            ids,
+            lines: Vec::new(),
+            bytes: 0,
+            dropped: 0,
+            unpassed: recorded,
+            live: false,
+        }
     }
 
     /// The code passed a step that was recorded before this claim.
@@ -59,6 +71,7 @@ impl Logbook {
 
     pub(crate) fn take(&mut self) -> Vec<LogLine> {
         self.dropped = 0;
+        self.bytes = 0;
         std::mem::take(&mut self.lines)
     }
 
@@ -80,12 +93,14 @@ impl Logbook {
 
     /// Notes a line of the user's, mended where it breaks a rule; each mending is told.
     pub(crate) fn write(&mut self, draft: Draft, now: Timestamp) {
-        if self.lines.len() >= self.limits.log_lines_pending_max {
+        let bytes = draft.message.len() + draft.data.as_ref().map_or(0, Json::len_bytes);
+        self.bytes += bytes;
+        if self.lines.len() >= self.limits.log_lines_pending_max || self.bytes > BYTES_PENDING_MAX {
             let max = self.limits.log_lines_pending_max;
             self.dropped += 1;
             if self.dropped == 1 {
                 let told = format!(
-                    "more than {max} log lines between two boundaries (log_lines_pending_max): the rest is dropped"
+                    "more than {max} log lines (log_lines_pending_max) or 16 MiB between two boundaries: the rest is dropped"
                 );
                 self.system(story::log_line_mended(&told), now);
             }

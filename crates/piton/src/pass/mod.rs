@@ -27,7 +27,7 @@ mod ledger;
 mod logbook;
 pub(crate) mod scope;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -36,6 +36,8 @@ use piton_core::{
     Code, EventType, InstanceId, Json, Limits, Refusal, Retries, Span, StepName, StepStatus,
     StepType, Timestamp, WorkflowName, story,
 };
+
+use rustc_hash::FxHashMap;
 
 use crate::store::{Mutation, RowState};
 use crate::{Error, Result};
@@ -78,7 +80,8 @@ pub(crate) trait CheckCreated: Send + Sync {
 
 struct State {
     clock: PassClock,
-    slots: HashMap<StepName, Slot>,
+    /// Hashed fast: the names are the user's own code, and every step is looked up several times.
+    slots: FxHashMap<StepName, Slot>,
     /// Settled, asked for and not yet revealed, by the order of recording.
     revealable: BTreeMap<u32, StepName>,
     /// Steps that want their body started, in the order in which the code asked.
@@ -271,7 +274,8 @@ impl Pass {
             Phase::Running { attempt, .. } => StepPoll::Run { attempt: *attempt },
             Phase::Granted => {
                 let attempt = slot.record.as_ref().map_or(0, |r| r.attempts) + 1;
-                let timeout_us = slot.plan.timeout.as_millis().max(0).unsigned_abs() * 1_000;
+                let timeout_us =
+                    slot.plan.timeout.as_millis().max(0).unsigned_abs().saturating_mul(1_000);
                 slot.phase = Phase::Running {
                     attempt,
                     started_at: state.clock.latest(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use piton_core::record::{InstanceKey, RunKey};
+use piton_core::record::{InstanceKey, RunKey, RunNumber};
 
 use crate::pass::{Bell, Order, Pass};
 
@@ -71,6 +71,20 @@ impl Live {
 
     pub(super) fn keys(&self) -> Vec<RunKey> {
         self.lock().values().map(|flight| flight.key).collect()
+    }
+
+    pub(super) fn run(&self, instance: InstanceKey) -> Option<RunNumber> {
+        self.lock().get(&instance).map(|flight| flight.key.run)
+    }
+
+    /// Sends runs older than `run` away; they are fenced and hold nothing any more.
+    pub(super) fn supersede(&self, instance: InstanceKey, run: RunNumber) {
+        let mut flights = self.lock();
+        if flights.get(&instance).is_some_and(|flight| flight.key.run < run)
+            && let Some(older) = flights.remove(&instance)
+        {
+            older.tell(Order::Abandon);
+        }
     }
 
     pub(super) fn contains(&self, instance: InstanceKey) -> bool {

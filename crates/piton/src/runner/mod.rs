@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use piton_core::claim::ClaimRules;
-use piton_core::record::{InstanceKey, RunKey};
+use piton_core::record::{InstanceKey, RunKey, RunNumber};
 use piton_core::{Span, Timestamp};
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
 
-use crate::Result;
+use crate::client::Outcome;
 use crate::engine::Shared;
 use crate::pass::{
     Asked, Departure, Driver, Order, Pass, PassClock, RunInfo, RunningStep, tell_fenced,
@@ -33,6 +33,7 @@ use crate::runtime::TaskOwner;
 use crate::step::Step;
 use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError};
 use crate::workflow::Start;
+use crate::{Error, Result};
 
 use live::Live;
 use parked::Parked;
@@ -75,9 +76,9 @@ pub(crate) struct Slot(Arc<Runner>);
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.free.fetch_add(1, Ordering::AcqRel);
+        self.0.free.fetch_add(1, Ordering::SeqCst);
         self.0.departed.notify_waiters();
-        if self.0.backlog.load(Ordering::Acquire) {
+        if self.0.backlog.load(Ordering::SeqCst) {
             self.0.work.notify_one();
         }
     }
@@ -158,8 +159,11 @@ impl Runner {
             let wanted = self.free.load(Ordering::Acquire).div_ceil(2).min(CLAIM_BATCH_MAX);
             let mut slots = self.take_slots(wanted);
             if slots.is_empty() {
-                self.backlog.store(true, Ordering::Release);
-                self.wait_for_work(None).await;
+                self.backlog.store(true, Ordering::SeqCst);
+                // A slot given back before the flag was up has told nobody.
+                if self.free.load(Ordering::SeqCst) == 0 {
+                    self.wait_for_work(None).await;
+                }
                 continue;
             }
             self.wakes_at_ms.store(AWAKE, Ordering::Release);
@@ -237,37 +241,64 @@ impl Runner {
         self.live.begin(key);
         let flight = Flight { runner: Arc::clone(self), key, _slot: slot, _done: done };
         let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
-        let task = async move { flight.runner.advance(run, clock).await };
+        let waiters = Arc::clone(&self.shared);
+        let task = async move {
+            let told = flight.runner.advance(run, clock).await;
+            // The slot is free before anyone hears of the result: who creates the next instance in answer to
+            // it finds room, and needs no claim.
+            drop(flight);
+            if let Some(outcome) = told {
+                waiters.waiters.resolve(key.instance, outcome);
+            }
+        };
         // A pass bounds its own life: it leaves when its bell says so.
         self.shared.runtime.spawn(Box::pin(task)).detach();
     }
 
-    /// Advances one run as far as it goes and deals with how it departed.
-    async fn advance(self: &Arc<Self>, run: ClaimedRun, clock: PassClock) {
+    /// Advances one run as far as it goes and deals with how it departed. `Some` if it ended: what those who
+    /// wait for it are told.
+    async fn advance(
+        self: &Arc<Self>,
+        run: ClaimedRun,
+        clock: PassClock,
+    ) -> Option<Option<Outcome>> {
         let key = run.run_key();
-        let Some(driver) = self.prepare(run, clock).await else { return };
+        let driver = self.prepare(run, clock).await?;
         if !self.live.attach(key, driver.bell(), driver.pass()) {
-            return;
+            return Some(None);
         }
         if self.stopping.load(Ordering::Acquire) {
             driver.bell().order(Order::Finish);
         }
         match driver.drive().await {
-            Departure::Ended(outcome) => self.shared.waiters.resolve(key.instance, Some(outcome)),
+            Departure::Ended(result) => {
+                return Some(Some(Outcome { run: key.run, result }));
+            }
             Departure::Suspended(Some(parkable)) => drop(self.parked.put(parkable)),
             Departure::Suspended(None) | Departure::Paused => {}
             Departure::Released => self.release(vec![key]).await,
             Departure::Fenced => {
-                self.shared.waiters.resolve(key.instance, None);
                 // One that stops let go by itself: that is told by the release, and a crash tells nothing.
                 if !self.stopping.load(Ordering::Acquire) {
                     let _ = tell_fenced(&self.shared, key).await;
                 }
+                return Some(None);
             }
             Departure::Lost(error) => {
                 tracing::error!(%error, instance = key.instance.0, "a boundary was not committed; its run will be claimed again");
             }
         }
+        None
+    }
+
+    /// The run of this instance that is in flight here: its end will be told to whoever waits.
+    pub(crate) fn live_run(&self, instance: InstanceKey) -> Option<RunNumber> {
+        self.live.run(instance)
+    }
+
+    /// A restart was committed: whatever is in flight here of an older run is over.
+    pub(crate) fn supersede(&self, instance: InstanceKey, run: RunNumber) {
+        self.live.supersede(instance, run);
     }
 
     /// The driver of a claimed run: a parked one if nobody else claimed the run in between, else a new one.
@@ -305,6 +336,15 @@ impl Runner {
 
     /// See [`crate::Engine::tick`].
     pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
+        // In a task of its own: a caller that goes away must not leave claimed runs to nobody.
+        let (told, ticked) = oneshot::channel();
+        let runner = Arc::clone(self);
+        let task = async move { drop(told.send(runner.claim_and_advance(wanted).await)) };
+        self.shared.runtime.spawn(Box::pin(task)).detach();
+        ticked.await.map_err(|_| Error::shutting_down())?
+    }
+
+    async fn claim_and_advance(self: &Arc<Self>, wanted: usize) -> Result<usize> {
         let asked = Asked::now(&*self.shared.runtime);
         let answer = self.claim(wanted).await?;
         let mut departures = Vec::new();

@@ -102,6 +102,7 @@ impl Transaction<'_> {
         self.check_rows(&boundary)?;
 
         // Everything is checked: from here on nothing fails.
+        let mutated = !boundary.mutations.is_empty();
         for mutation in boundary.mutations {
             self.mutate(mutation);
         }
@@ -113,8 +114,11 @@ impl Transaction<'_> {
         for step in boundary.steps {
             self.write_step(key, step.row, step.record);
         }
-        let looks = boundary.waits.into_iter();
-        let settled: Vec<StepRecord> = looks.filter_map(|wait| self.look(key, wait)).collect();
+        let mut settled: Vec<StepRecord> = Vec::new();
+        for wait in boundary.waits {
+            let may_settle = boundary::may_settle_wait(mutated, settled.len());
+            settled.extend(self.look(key, wait, may_settle));
+        }
         let written = Written { steps, wait_settled: !settled.is_empty() };
         let (task, instance, after) = boundary::after(&task, &boundary.next, written, self.now);
         if after == After::Paused {
@@ -200,10 +204,14 @@ impl Transaction<'_> {
     }
 
     /// Registers a wait and looks for its event under one lock (rule R5); returns it once it is settled.
-    fn look(&mut self, key: InstanceKey, wait: WaitLook) -> Option<StepRecord> {
+    fn look(&mut self, key: InstanceKey, wait: WaitLook, may_settle: bool) -> Option<StepRecord> {
         let now = self.now;
+        if !may_settle {
+            self.write_step(key, wait.row, wait.record);
+            return None;
+        }
         let run = self.instance_mut(key).current_run_mut();
-        let event = run.event_for(&wait.record);
+        let event = run.event_for(&wait.record, now);
         let event_seq = event.map(|event| event.seq);
         match boundary::settle_wait(&wait.record, event, wait.seq, now) {
             Wait::Open => {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use piton_core::boundary;
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunNumber, StepRecord, Task,
 };
@@ -217,10 +218,11 @@ impl Run {
     }
 
     /// The oldest undelivered event that counts for this wait: of its type, arrived by its deadline.
-    pub(super) fn event_for(&self, wait: &StepRecord) -> Option<&EventRecord> {
+    pub(super) fn event_for(&self, wait: &StepRecord, now: Timestamp) -> Option<&EventRecord> {
         let undelivered = self.undelivered.get(wait.event_type.as_ref()?)?;
+        let arrived_by = boundary::arrived_by(wait, now);
         let in_time =
-            |event: &&EventRecord| wait.wake_at.is_none_or(|deadline| event.created_at <= deadline);
+            |event: &&EventRecord| arrived_by.is_none_or(|deadline| event.created_at <= deadline);
         undelivered.iter().map(|seq| &self.events[seq]).find(in_time)
     }
 

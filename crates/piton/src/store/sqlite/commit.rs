@@ -26,6 +26,7 @@ pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: Boundary) -> Outcome<C
 
 fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<Committed> {
     let key = boundary.key;
+    let mutated = !boundary.mutations.is_empty();
     for mutation in boundary.mutations {
         mutate::apply(batch, mutation)?;
     }
@@ -35,7 +36,11 @@ fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<
     let mut settled = Vec::new();
     let mut story = Vec::new();
     for wait in &boundary.waits {
-        settle(batch, &key, wait, &mut settled, &mut story)?;
+        if boundary::may_settle_wait(mutated, settled.len()) {
+            settle(batch, &key, wait, &mut settled, &mut story)?;
+        } else {
+            step::write(batch.db, &key, &wait.record, wait.row)?;
+        }
     }
     write_logs(batch, &key, &boundary.logs, story)?;
     let written = Written { steps: !boundary.steps.is_empty(), wait_settled: !settled.is_empty() };
@@ -52,7 +57,10 @@ fn settle(
     story: &mut Vec<SystemLine>,
 ) -> Outcome<()> {
     let found = match &wait.record.event_type {
-        Some(event_type) => event::oldest(batch.db, key, event_type, wait.record.wake_at)?,
+        Some(event_type) => {
+            let arrived_by = boundary::arrived_by(&wait.record, batch.now);
+            event::oldest(batch.db, key, event_type, arrived_by)?
+        }
         None => None,
     };
     match boundary::settle_wait(&wait.record, found.as_ref(), wait.seq, batch.now) {

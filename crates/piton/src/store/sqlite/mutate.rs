@@ -70,8 +70,10 @@ fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {
 fn judge_user_error(error: &crate::Error) -> Trouble {
     let mut cause = error.source().map(|source| source as &dyn std::error::Error);
     while let Some(source) = cause {
-        if let Some(sqlite) = source.downcast_ref::<rusqlite::Error>() {
-            return judge(sqlite);
+        // It may come from another database: only a broken constraint is believed. If ours is in trouble,
+        // its next statement tells.
+        if source.downcast_ref::<rusqlite::Error>().is_some_and(is_unique_violation) {
+            return mutation_failed(Code::UniqueConstraint, error.to_string());
         }
         cause = source.source();
     }

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::trouble::code_of;
@@ -18,8 +19,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Older versions have a rare bug that damages a database in WAL mode (fixed in 3.51.3).
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// Page cache of the writer and of each reader, in KiB.
-const CACHE_KIB: i64 = 64 * 1024;
+/// Page cache of the writer, in KiB.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+
+/// Page cache of each reader, in KiB: reads are of single runs and pages of lists.
+const READER_CACHE_KIB: i64 = 4 * 1024;
 
 /// Size of a page of a new database, in bytes. Databases that exist keep theirs.
 const PAGE_BYTES: i64 = 4096;
@@ -167,17 +171,19 @@ pub(super) fn configure_writer(conn: &Connection) -> crate::Result<()> {
     conn.pragma_update(None, "synchronous", "full")?;
     let synchronous: i64 = conn.pragma_query_value(None, "synchronous", |row| row.get(0))?;
     require("synchronous", synchronous == 2, &synchronous.to_string())?;
-    configure_memory(conn)
+    // The best plan of every query is known: no need to prepare it again when a parameter changes.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    configure_memory(conn, WRITER_CACHE_KIB)
 }
 
 /// Readers cannot write, whatever they are asked.
 pub(super) fn configure_reader(conn: &Connection) -> crate::Result<()> {
     conn.pragma_update(None, "query_only", true)?;
-    configure_memory(conn)
+    configure_memory(conn, READER_CACHE_KIB)
 }
 
-fn configure_memory(conn: &Connection) -> crate::Result<()> {
-    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+fn configure_memory(conn: &Connection, cache_kib: i64) -> crate::Result<()> {
+    conn.pragma_update(None, "cache_size", -cache_kib)?;
     conn.pragma_update(None, "temp_store", "memory")?;
     // A failing disk would be a SIGBUS instead of an error.
     conn.pragma_update(None, "mmap_size", 0)?;

@@ -3,9 +3,8 @@
 //! `rusqlite`'s own cache hashes and copies the text of the query on every use; on the writer thread that is a
 //! visible part of a step's cost. Queries are constants, so here the address of the text is its name.
 
-use std::collections::HashMap;
-
 use rusqlite::{Connection, Params, PrepFlags, Row, Statement};
+use rustc_hash::FxHashMap;
 
 use super::trouble::Outcome;
 
@@ -15,12 +14,12 @@ type Name = (usize, usize);
 /// A connection with its prepared statements.
 pub(super) struct Statements<'c> {
     conn: &'c Connection,
-    prepared: HashMap<Name, Statement<'c>>,
+    prepared: FxHashMap<Name, Statement<'c>>,
 }
 
 impl<'c> Statements<'c> {
     pub(super) fn of(conn: &'c Connection) -> Self {
-        let prepared = HashMap::new();
+        let prepared = FxHashMap::default();
         Self { conn, prepared }
     }
 
