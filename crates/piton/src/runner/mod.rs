@@ -16,7 +16,7 @@ mod live;
 mod parked;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use piton_core::claim::ClaimRules;
 use piton_core::record::{InstanceKey, RunKey, RunNumber};
@@ -58,8 +58,7 @@ pub(crate) struct Runner {
     shared: Arc<Shared>,
     config: RunnerConfig,
     free: AtomicUsize,
-    /// There is, or may be, due work that found no free slot.
-    backlog: AtomicBool,
+    backlog: Backlog,
     stopping: AtomicBool,
     /// Wakes the claim loop.
     work: Notify,
@@ -71,6 +70,39 @@ pub(crate) struct Runner {
     parked: Parked,
 }
 
+/// Whether due work finds no free slot, and since when.
+///
+/// A moment's shortage is no reason to send new instances through the queue: that would make the shortage
+/// last. Only when it has lasted do creates queue up behind what is older.
+#[derive(Default)]
+struct Backlog {
+    /// On our own clock, plus one; 0 is no backlog.
+    since_us: AtomicU64,
+}
+
+/// How long a backlog lasts before new instances queue up behind it.
+const BACKLOG_LASTING_US: u64 = 50_000;
+
+impl Backlog {
+    fn note(&self, exists: bool, now_us: u64) {
+        if exists {
+            let _ =
+                self.since_us.compare_exchange(0, now_us + 1, Ordering::SeqCst, Ordering::SeqCst);
+        } else {
+            self.since_us.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn exists(&self) -> bool {
+        self.since_us.load(Ordering::SeqCst) != 0
+    }
+
+    fn is_lasting(&self, now_us: u64) -> bool {
+        let since_us = self.since_us.load(Ordering::SeqCst);
+        since_us != 0 && now_us.saturating_sub(since_us) > BACKLOG_LASTING_US
+    }
+}
+
 /// Room for one run in flight; given back when dropped.
 pub(crate) struct Slot(Arc<Runner>);
 
@@ -78,7 +110,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.0.free.fetch_add(1, Ordering::SeqCst);
         self.0.departed.notify_waiters();
-        if self.0.backlog.load(Ordering::SeqCst) {
+        if self.0.backlog.exists() {
             self.0.work.notify_one();
         }
     }
@@ -106,7 +138,7 @@ impl Runner {
         Arc::new(Self {
             shared,
             free: AtomicUsize::new(config.concurrency),
-            backlog: AtomicBool::new(true),
+            backlog: Backlog::default(),
             stopping: AtomicBool::new(false),
             work: Notify::new(),
             wakes_at_ms: AtomicI64::new(AWAKE),
@@ -135,7 +167,8 @@ impl Runner {
 
     /// A slot and a lease for an instance that is about to be created, if it can run here at once.
     pub(crate) fn try_lease(self: &Arc<Self>) -> Option<(Slot, Lease)> {
-        let busy = self.backlog.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
+        let now_us = self.shared.runtime.monotonic_us();
+        let busy = self.backlog.is_lasting(now_us) || self.stopping.load(Ordering::Acquire);
         if !self.config.run_in_background || busy {
             return None;
         }
@@ -159,7 +192,7 @@ impl Runner {
             let wanted = self.free.load(Ordering::Acquire).div_ceil(2).min(CLAIM_BATCH_MAX);
             let mut slots = self.take_slots(wanted);
             if slots.is_empty() {
-                self.backlog.store(true, Ordering::SeqCst);
+                self.backlog.note(true, self.shared.runtime.monotonic_us());
                 // A slot given back before the flag was up has told nobody.
                 if self.free.load(Ordering::SeqCst) == 0 {
                     self.wait_for_work(None).await;
@@ -171,7 +204,7 @@ impl Runner {
             match self.claim(slots.len()).await {
                 Ok(answer) => {
                     let more = answer.next_due_at.is_some_and(|at| at <= answer.now);
-                    self.backlog.store(more, Ordering::Release);
+                    self.backlog.note(more, self.shared.runtime.monotonic_us());
                     let due_in = answer.next_due_at.map(|at| at.since(answer.now));
                     let claimed = answer.claimed.len();
                     for run in answer.claimed {
