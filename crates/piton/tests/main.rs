@@ -13,6 +13,7 @@ mod programs;
 mod results;
 mod retries;
 mod runners;
+mod sharing;
 mod sleep;
 mod steps;
 mod support;

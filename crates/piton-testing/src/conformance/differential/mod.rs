@@ -3,7 +3,7 @@
 //! A sequence is a list of dice, one for each call: everything about a call follows from its die and from what
 //! the stores hold when it is made. So a seed names a sequence, and a failing one can be made shorter by
 //! leaving calls out. Row keys, generated ids and numbers that only have to grow differ between stores and are
-//! put into a common form before answers are compared ([`normal`]).
+//! put into a common form before answers are compared (module `normal`).
 
 mod calls;
 mod dice;
