@@ -177,8 +177,8 @@ pub enum After {
 pub struct Written {
     /// Steps were recorded. A boundary that only looks or logs is no progress.
     pub steps: bool,
-    /// A wait of this very boundary got its outcome, so that the run has something to go on with and
-    /// does not suspend.
+    /// A wait of this very boundary got its outcome, or was held back beside a transaction: the run has, or
+    /// may have, something to go on with and does not suspend.
     pub wait_settled: bool,
 }
 

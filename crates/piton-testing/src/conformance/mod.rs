@@ -239,7 +239,7 @@ macro_rules! store_conformance {
                 an_event_is_sent_with_the_step_that_sends_it,
                 mutations_run_in_their_order,
                 a_refused_mutation_rolls_everything_back,
-                an_event_to_the_own_run_is_found_by_a_wait_of_the_same_boundary,
+                a_wait_beside_a_transaction_is_registered_and_settled_by_the_next_boundary,
                 the_last_boundary_of_a_run_may_mutate,
                 a_repeated_event_in_a_boundary_is_stored_once,
                 a_fenced_boundary_mutates_nothing,

@@ -114,12 +114,13 @@ impl Transaction<'_> {
         for step in boundary.steps {
             self.write_step(key, step.row, step.record);
         }
+        let held_back = mutated && !boundary.waits.is_empty();
         let mut settled: Vec<StepRecord> = Vec::new();
         for wait in boundary.waits {
             let may_settle = boundary::may_settle_wait(mutated, settled.len());
             settled.extend(self.look(key, wait, may_settle));
         }
-        let written = Written { steps, wait_settled: !settled.is_empty() };
+        let written = Written { steps, wait_settled: held_back || !settled.is_empty() };
         let (task, instance, after) = boundary::after(&task, &boundary.next, written, self.now);
         if after == After::Paused {
             self.log(key, story::paused());

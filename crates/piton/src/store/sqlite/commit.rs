@@ -33,6 +33,7 @@ fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<
     for written in &boundary.steps {
         step::write(batch.db, &key, &written.record, written.row)?;
     }
+    let held_back = mutated && !boundary.waits.is_empty();
     let mut settled = Vec::new();
     let mut story = Vec::new();
     for wait in &boundary.waits {
@@ -43,7 +44,10 @@ fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<
         }
     }
     write_logs(batch, &key, &boundary.logs, story)?;
-    let written = Written { steps: !boundary.steps.is_empty(), wait_settled: !settled.is_empty() };
+    let written = Written {
+        steps: !boundary.steps.is_empty(),
+        wait_settled: held_back || !settled.is_empty(),
+    };
     let after = conclude(batch, &key, task, &boundary.next, written)?;
     Ok(Committed { now: batch.now, after, settled })
 }
