@@ -7,7 +7,7 @@ mod bodies;
 mod rows;
 mod transitions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,8 +80,8 @@ pub(super) struct Checker {
 
 struct State {
     rows: BTreeMap<InstanceKey, DumpedInstance>,
-    /// The last epoch each process was given, per instance.
-    holds: BTreeMap<(ProcessId, InstanceKey), Epoch>,
+    /// The epochs each process was given, per instance, whose passes may still be running.
+    passes: BTreeMap<(ProcessId, InstanceKey), BTreeSet<Epoch>>,
     /// Instances whose pause took a lease away that had run out: its runner may not know yet.
     paused_by_expiry: BTreeMap<InstanceKey, bool>,
     sometimes: Sometimes,
@@ -98,7 +98,7 @@ impl Checker {
             bodies: Bodies::default(),
             state: Mutex::new(State {
                 rows: BTreeMap::new(),
-                holds: BTreeMap::new(),
+                passes: BTreeMap::new(),
                 paused_by_expiry: BTreeMap::new(),
                 sometimes: Sometimes::default(),
                 story: tell.then(Vec::new),
@@ -123,7 +123,19 @@ impl Checker {
 
     /// The runner of this process was given the run under this epoch.
     pub(super) fn claimed(&self, process: ProcessId, instance: InstanceKey, epoch: Epoch) {
-        self.lock().holds.insert((process, instance), epoch);
+        self.lock().passes.entry((process, instance)).or_default().insert(epoch);
+    }
+
+    /// The pass under this key is over.
+    pub(super) fn pass_over(&self, process: ProcessId, key: RunKey) {
+        if let Some(epochs) = self.lock().passes.get_mut(&(process, key.instance)) {
+            epochs.remove(&key.epoch);
+        }
+    }
+
+    /// A process is gone, and all its passes with it.
+    pub(super) fn process_over(&self, process: ProcessId) {
+        self.lock().passes.retain(|(of, _), _| *of != process);
     }
 
     /// A transaction is about to run.

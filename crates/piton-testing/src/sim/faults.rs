@@ -9,6 +9,7 @@ use piton::store::{
     InstanceQuery, InstanceView, LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed,
     Store, StoreError,
 };
+use piton_core::boundary::After;
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
@@ -210,7 +211,21 @@ impl Store for FaultyStore {
             steps: boundary.steps.iter().map(|write| write.record.clone()).collect(),
             next: boundary.next.clone(),
         };
-        self.write(call, move |store| store.commit(boundary), |_, _| Changed::Maybe)
+        let (process, key) = (self.process, boundary.key);
+        self.write(
+            call,
+            move |store| store.commit(boundary),
+            move |checker, answer| {
+                let goes_on = match answer {
+                    Ok(committed) => matches!(committed.after, After::Continue | After::Drain),
+                    Err(error) => matches!(error, StoreError::Mutation(_)),
+                };
+                if !goes_on {
+                    checker.pass_over(process, key);
+                }
+                Changed::Maybe
+            },
+        )
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {

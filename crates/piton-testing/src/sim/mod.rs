@@ -202,6 +202,7 @@ async fn chaos(sim: Arc<Simulation>) {
         sim.checker.tell(|| format!("p{} is killed", process.0));
         sim.checker.sometimes(Rare::ProcessKilled);
         sim.world.kill(process);
+        sim.checker.process_over(process);
         let pause = sim.world.below(15_000);
         runtime.sleep(Span::from_millis(pause.cast_signed())).await;
         sim.start_runner(process);

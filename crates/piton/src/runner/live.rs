@@ -20,9 +20,16 @@ struct Flight {
 }
 
 impl Live {
+    /// A run was claimed. A flight of an older claim is sent away; if a newer claim is in flight already,
+    /// because answers overtook each other, this one will not be let in by [`Self::attach`].
     pub(super) fn begin(&self, key: RunKey) {
+        let mut flights = self.lock();
+        let newer = |flight: &Flight| (flight.key.run, flight.key.epoch) > (key.run, key.epoch);
+        if flights.get(&key.instance).is_some_and(newer) {
+            return;
+        }
         let flight = Flight { key, pass: None, order: Order::Run };
-        if let Some(older) = self.lock().insert(key.instance, flight) {
+        if let Some(older) = flights.insert(key.instance, flight) {
             older.tell(Order::Abandon);
         }
     }

@@ -1,5 +1,7 @@
 //! What must hold when a body starts.
 
+use std::collections::BTreeSet;
+
 use piton_core::{StepStatus, TaskState};
 
 use super::{Checker, Violation, ensure};
@@ -37,7 +39,9 @@ impl Checker {
         };
         let key = instance.record.key;
         let Some(task) = instance.task else { return Ok(()) };
-        let newest = state.holds.get(&(process, key)) == Some(&task.epoch) && task.run == run;
+        // With two passes of one run in a process nobody can say whose body this is.
+        let only = state.passes.get(&(process, key)).filter(|epochs| epochs.len() == 1);
+        let newest = only.and_then(BTreeSet::first) == Some(&task.epoch) && task.run == run;
         if task.state == TaskState::Held && newest {
             let unknown = state.paused_by_expiry.get(&key).copied().unwrap_or(false);
             return ensure(unknown, "I7", || format!("{id}: {step} started while it is paused"));
