@@ -12,7 +12,8 @@
 //!   3 run each request (request.rs): read the rows,         3 COMMIT, answer
 //!     ask piton_core, write what it says
 //!   4 COMMIT: one fsync for all of them
-//!   5 answer each, tell the observers
+//!   5 tell the observers, answer each
+//!   6 empty the log, if it has grown long (checkpoint.rs)
 //! ```
 //!
 //! What happens inside a transaction is in one file per duty (`create`, `claim`, `commit`, `steer`, `lease`,
@@ -30,6 +31,7 @@
 
 mod batch;
 mod cells;
+mod checkpoint;
 mod claim;
 mod commit;
 mod create;
@@ -110,7 +112,7 @@ impl SqliteStore {
         open::create_file(&path)?;
         let conn = open::connect(&path)?;
         let version = migrate::check(&conn, &path)?;
-        open::configure_writer(&conn)?;
+        open::configure_writer(&conn, &path)?;
         let ids = Ids::new(runtime.clone());
         start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
@@ -257,7 +259,7 @@ impl Store for SqliteStore {
     }
 
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
-        self.write(boundary, Request::Commit)
+        self.write(boundary, Request::commit)
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {

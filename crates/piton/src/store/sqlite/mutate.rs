@@ -48,9 +48,12 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
 fn execute(batch: &mut Batch<'_, '_>, sql: &str, params: Vec<SqlValue>) -> Outcome<()> {
     let run = || {
         let mut statement = batch.tx.prepare_cached(sql)?;
-        statement.execute(params_from_iter(params))
+        let mut rows = statement.query(params_from_iter(params))?;
+        // Rows of a RETURNING are nobody's; the statement is done when they are read.
+        while rows.next()?.is_some() {}
+        rusqlite::Result::Ok(())
     };
-    run().map(drop).map_err(|error| judge(&error))
+    run().map_err(|error| judge(&error))
 }
 
 fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {

@@ -53,7 +53,7 @@ pub(super) fn start(path: &Path) -> crate::Result<Readers> {
     };
     for index in 0..READERS {
         let conn = open::connect(path)?;
-        open::configure_reader(&conn)?;
+        open::configure_reader(&conn, path)?;
         let reads = reads.clone();
         let thread = thread::Builder::new()
             .name(format!("piton-reader-{index}"))

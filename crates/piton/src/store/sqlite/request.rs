@@ -1,15 +1,15 @@
 //! What travels to the writer thread and back.
 
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
-use piton_core::{InstanceId, Json, Span, WorkflowName};
+use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::trouble::{Failure, Outcome, Trouble};
 use super::{claim, commit, create, event, lease, log, steer};
 use crate::store::{
-    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, NewEvent,
-    Renewed, StoreError,
+    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, MutationError,
+    NewEvent, Renewed, StoreError,
 };
 
 /// One request, from its arrival to its answer.
@@ -81,13 +81,16 @@ pub(super) struct Lines {
     pub(super) lines: Vec<LogLine>,
 }
 
+/// Whether a boundary runs code of the user's.
+pub(super) struct HasMutations(bool);
+
 /// Everything the writer thread does.
 pub(super) enum Request {
     Create(Job<CreateRequest, Vec<Created>>),
     SendEvent(Job<NewEvent, EventRecord>),
     Steer(Job<Steering, InstanceRecord>),
     Claim(Job<ClaimRequest, ClaimAnswer>),
-    Commit(Job<Boundary, Committed>),
+    Commit(Job<Boundary, Committed>, HasMutations),
     Renew(Job<(Vec<RunKey>, Span), Vec<Renewed>>),
     Release(Job<Vec<RunKey>, ()>),
     AppendLogs(Job<Lines, ()>),
@@ -103,7 +106,7 @@ macro_rules! with_job {
             Request::SendEvent($job) => $do,
             Request::Steer($job) => $do,
             Request::Claim($job) => $do,
-            Request::Commit($job) => $do,
+            Request::Commit($job, _) => $do,
             Request::Renew($job) => $do,
             Request::Release($job) => $do,
             Request::AppendLogs($job) => $do,
@@ -113,6 +116,11 @@ macro_rules! with_job {
 }
 
 impl Request {
+    pub(super) fn commit(job: Job<Boundary, Committed>) -> Self {
+        let mutations = job.input.as_ref().is_some_and(|b| !b.mutations.is_empty());
+        Self::Commit(job, HasMutations(mutations))
+    }
+
     /// Runs the request inside the batch's transaction.
     pub(super) fn run(&mut self, batch: &mut Batch<'_, '_>) -> Result<(), Failure> {
         match self {
@@ -122,7 +130,7 @@ impl Request {
                 job.run(|to| steer::steer(batch, &to.workflow, &to.id, to.action))
             }
             Request::Claim(job) => job.run(|request| claim::claim(batch, &request)),
-            Request::Commit(job) => job.run(|boundary| commit::commit(batch, boundary)),
+            Request::Commit(job, _) => job.run(|boundary| commit::commit(batch, boundary)),
             Request::Renew(job) => job.run(|(keys, span)| lease::renew(batch, &keys, span)),
             Request::Release(job) => job.run(|keys| lease::release(batch, &keys)),
             Request::AppendLogs(job) => {
@@ -139,21 +147,17 @@ impl Request {
 
     /// Tells the caller: its own outcome, or why the whole batch failed.
     pub(super) fn answer(self, failure: Option<&Failure>) {
-        with_job!(self, job => job.answer(failure));
-    }
-
-    /// Whether it runs code of the user's.
-    pub(super) fn has_mutations(&self) -> bool {
-        match self {
-            Request::Commit(job) => job.input.as_ref().is_some_and(|b| !b.mutations.is_empty()),
-            Request::Create(_)
-            | Request::SendEvent(_)
-            | Request::Steer(_)
-            | Request::Claim(_)
-            | Request::Renew(_)
-            | Request::Release(_)
-            | Request::AppendLogs(_)
-            | Request::Close(_) => false,
+        match (self, failure) {
+            (Request::Commit(mut job, HasMutations(true)), Some(failure))
+                if failure.by_mutations =>
+            {
+                job.output = Some(Err(StoreError::Mutation(MutationError {
+                    code: Code::StepTransaction,
+                    message: failure.message.clone(),
+                })));
+                job.answer(None);
+            }
+            (request, failure) => with_job!(request, job => job.answer(failure)),
         }
     }
 
@@ -168,7 +172,7 @@ impl Request {
                     .sum()
             }),
             Request::SendEvent(job) => job.input.as_ref().map_or(0, |new| new.payload.len_bytes()),
-            Request::Commit(job) => job.input.as_ref().map_or(0, boundary_bytes),
+            Request::Commit(job, _) => job.input.as_ref().map_or(0, boundary_bytes),
             Request::AppendLogs(job) => job.input.as_ref().map_or(0, |to| lines_bytes(&to.lines)),
             Request::Steer(_)
             | Request::Claim(_)

@@ -4,6 +4,7 @@
 //! visible part of a step's cost. Queries are constants, so here the address of the text is its name.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use rusqlite::{Connection, Params, PrepFlags, Row, Statement};
 
@@ -12,15 +13,40 @@ use super::trouble::Outcome;
 /// Where a constant text lives: equal names are equal texts.
 type Name = (usize, usize);
 
+/// Mixes an address: nobody outside chooses them, so that collisions are nobody's weapon.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // Fibonacci hashing: the odd number nearest to 2^64 divided by the golden ratio.
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A connection with its prepared statements.
 pub(super) struct Statements<'c> {
     conn: &'c Connection,
-    prepared: HashMap<Name, Statement<'c>>,
+    prepared: HashMap<Name, Statement<'c>, BuildHasherDefault<AddressHasher>>,
 }
 
 impl<'c> Statements<'c> {
     pub(super) fn of(conn: &'c Connection) -> Self {
-        let prepared = HashMap::new();
+        let prepared = HashMap::default();
         Self { conn, prepared }
     }
 
@@ -46,6 +72,15 @@ impl<'c> Statements<'c> {
         params: impl Params,
     ) -> rusqlite::Result<usize> {
         self.get(sql)?.execute(params)
+    }
+
+    /// The one row of a query that always has one.
+    pub(super) fn row<T>(
+        &mut self,
+        sql: &'static str,
+        decode: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.get(sql)?.query_row([], decode)
     }
 
     /// The first row, if there is one.

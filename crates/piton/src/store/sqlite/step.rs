@@ -2,7 +2,7 @@
 
 use piton_core::boundary::Fenced;
 use piton_core::record::{InstanceKey, RunKey, RunNumber, StepRecord};
-use piton_core::{EventType, StepName, Timestamp};
+use piton_core::{EventType, Json, StepName, StepStatus, StepType, Timestamp};
 use rusqlite::{Row, params};
 
 use super::cells::{Cells, error_text};
@@ -28,6 +28,13 @@ pub(super) const STEP_INSERT: &str = "\
     INSERT INTO piton_step (instance_key, run_number, position, seq, name, type, status, attempts, attempts_max,
         timeout_ms, next_retry_at, wake_at, event_type, created_at, started_at, updated_at, result, error)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+
+/// A body that succeeded, with nothing to say about timers: what nearly every step is. Parameters that are not bound
+/// are a tenth of its cost.
+pub(super) const STEP_INSERT_DONE: &str = "\
+    INSERT INTO piton_step (instance_key, run_number, position, seq, name, type, status, attempts, attempts_max,
+        created_at, started_at, updated_at, result)
+    VALUES (?1, ?2, ?3, ?4, ?5, 'do', 'completed', ?6, ?7, ?8, ?9, ?10, ?11)";
 
 /// A settled step never changes (rule R2), whoever asks.
 pub(super) const STEP_UPDATE: &str = "\
@@ -78,8 +85,60 @@ pub(super) fn write(
         RowState::Stored if step.status.is_settled() => STEP_UPDATE,
         RowState::Stored => return Ok(()),
     };
+    let written = if row == RowState::New && is_plainly_done(step) {
+        insert_done(db, key, step)
+    } else {
+        write_all(db, sql, key, step)
+    };
+    match written {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(Fenced.into()),
+        Err(error) if is_unique_violation(&error) => Err(Fenced.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_plainly_done(step: &StepRecord) -> bool {
+    step.step_type == StepType::Do
+        && step.status == StepStatus::Completed
+        && step.timeout_ms.is_none()
+        && step.next_retry_at.is_none()
+        && step.wake_at.is_none()
+        && step.event_type.is_none()
+        && step.error.is_none()
+}
+
+fn insert_done(
+    db: &mut Statements<'_>,
+    key: &RunKey,
+    step: &StepRecord,
+) -> rusqlite::Result<usize> {
+    db.execute(
+        STEP_INSERT_DONE,
+        params![
+            key.instance.0,
+            key.run,
+            step.position,
+            step.seq,
+            step.name.as_str(),
+            step.attempts,
+            step.attempts_max,
+            step.created_at.as_millis(),
+            step.started_at.as_millis(),
+            step.updated_at.as_millis(),
+            step.result.as_ref().map(Json::as_str),
+        ],
+    )
+}
+
+fn write_all(
+    db: &mut Statements<'_>,
+    sql: &'static str,
+    key: &RunKey,
+    step: &StepRecord,
+) -> rusqlite::Result<usize> {
     let time = |time: Option<Timestamp>| time.map(Timestamp::as_millis);
-    let written = db.execute(
+    db.execute(
         sql,
         params![
             key.instance.0,
@@ -98,16 +157,10 @@ pub(super) fn write(
             step.created_at.as_millis(),
             step.started_at.as_millis(),
             step.updated_at.as_millis(),
-            step.result.as_ref().map(piton_core::Json::as_str),
+            step.result.as_ref().map(Json::as_str),
             error_text(step.error.as_ref()),
         ],
-    );
-    match written {
-        Ok(1) => Ok(()),
-        Ok(_) => Err(Fenced.into()),
-        Err(error) if is_unique_violation(&error) => Err(Fenced.into()),
-        Err(error) => Err(error.into()),
-    }
+    )
 }
 
 fn decode(row: &Row<'_>) -> Outcome<StepRecord> {

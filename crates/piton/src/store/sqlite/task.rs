@@ -9,7 +9,7 @@ use rusqlite::{Row, params};
 
 use super::cells::Cells;
 use super::statements::Statements;
-use super::trouble::Outcome;
+use super::trouble::{Outcome, Trouble};
 
 const TABLE: &str = "piton_task";
 
@@ -87,6 +87,18 @@ pub(super) struct Candidate {
 
 pub(super) fn get(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
     db.one(TASK_GET, [key.0], |row| decode(row, key))
+}
+
+/// Like [`get`], for those who work through many tasks: one that cannot be read is reported and passed over, so
+/// that it cannot keep the others from going on.
+pub(super) fn get_readable(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
+    match get(db, key) {
+        Err(Trouble::Answer(error)) => {
+            tracing::error!(%error, "a task cannot be read and is passed over");
+            Ok(None)
+        }
+        outcome => outcome,
+    }
 }
 
 fn decode(row: &Row<'_>, key: InstanceKey) -> Outcome<Task> {

@@ -1,21 +1,23 @@
 //! The one thread that writes, and group commit.
 //!
 //! It blocks for the first request, takes everything that is queued behind it, runs all of it in one transaction,
-//! commits once, and only then answers each request and tells the observers (rule R1). Nothing waits on purpose:
+//! commits once, and only then tells the observers and answers each request (rule R1). Nothing waits on purpose:
 //! under load the queue fills while the disk syncs, and one sync pays for all of them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
 use super::batch::Batch;
+use super::checkpoint::Checkpoints;
 use super::lock::LockFile;
 use super::reader::Readers;
 use super::request::{Closing, Request};
 use super::statements::Statements;
-use super::trouble::{Failure, code_of};
+use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
 use crate::store::{Hint, Observers};
 
@@ -56,6 +58,7 @@ impl Writer {
             ids: self.ids,
             observers: self.observers,
             failed: self.failed,
+            checkpoints: Checkpoints::new(),
             hints: Vec::new(),
         };
         let mut closing = Vec::new();
@@ -111,33 +114,64 @@ struct Work<'c> {
     ids: Ids,
     observers: Arc<Observers>,
     failed: Failed,
+    checkpoints: Checkpoints,
     hints: Vec<Hint>,
 }
 
 impl Work<'_> {
-    /// Runs, commits, answers, tells.
+    /// Runs, commits, tells, answers.
     fn serve(&mut self, requests: &mut Vec<Request>) {
         self.hints.clear();
         let failure = match self.failed.get() {
             Some(failure) => Some(failure.clone()),
             None => self.transact(requests).err(),
         };
-        if let Some(failure) = &failure {
-            if failure.fatal && self.failed.set(failure.clone()).is_ok() {
-                tracing::error!(reason = %failure.message, "the store has failed and acknowledges nothing any more");
-            }
-            self.hints.clear();
+        match &failure {
+            None => self.tell(),
+            Some(failure) => self.note(failure),
         }
-        // Before the answers: who has one can rely on the observers having been told.
-        if !self.hints.is_empty() {
-            self.observers.tell(self.hints.drain(..));
-        }
+        let served = requests.len();
         for request in requests.drain(..) {
             request.answer(failure.as_ref());
+        }
+        if self.failed.get().is_none()
+            && let Err(failure) = self.checkpoints.after(served, &mut self.db)
+        {
+            self.note(&failure);
+        }
+    }
+
+    /// Tells the observers, before the answers: who has one can rely on it.
+    fn tell(&mut self) {
+        if self.hints.is_empty() {
+            return;
+        }
+        // A hint may be lost; the writer may not.
+        let (observers, hints) = (&self.observers, self.hints.drain(..));
+        if catch_unwind(AssertUnwindSafe(|| observers.tell(hints))).is_err() {
+            tracing::error!("an observer of the store panicked");
+        }
+    }
+
+    /// Remembers a failure that nothing can follow.
+    fn note(&self, failure: &Failure) {
+        if failure.fatal && self.failed.set(failure.clone()).is_ok() {
+            tracing::error!(reason = %failure.message, "the store has failed and acknowledges nothing any more");
         }
     }
 
     fn transact(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
+        let conn = self.db.conn();
+        let result = self.run_and_commit(requests);
+        if result.is_err() && !conn.is_autocommit() {
+            return Err(Failure::fatal(
+                "a transaction could not be rolled back; restart the process: what was acknowledged is safe",
+            ));
+        }
+        result
+    }
+
+    fn run_and_commit(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
         let conn = self.db.conn();
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)
             .map_err(|error| Failure::from(&error))?;
@@ -149,12 +183,10 @@ impl Work<'_> {
             hints: &mut self.hints,
             rows_undone: 0,
         };
-        let mut has_mutations = false;
         for request in requests.iter_mut() {
-            has_mutations |= request.has_mutations();
             run_one(&mut batch, request)?;
         }
-        commit(tx, has_mutations)
+        tx.commit().map_err(|error| Failure::of_commit(&error))
     }
 }
 
@@ -168,20 +200,6 @@ fn run_one(batch: &mut Batch<'_, '_>, request: &mut Request) -> Result<(), Failu
         ));
     }
     Ok(())
-}
-
-fn commit(tx: Transaction<'_>, has_mutations: bool) -> Result<(), Failure> {
-    let Err(error) = tx.commit() else {
-        return Ok(());
-    };
-    // A foreign key of the user's that is checked at the commit only. Nothing reached the disk.
-    if has_mutations && code_of(&error) == Some(ErrorCode::ConstraintViolation) {
-        return Err(Failure::passing(format!(
-            "a step's transaction broke a constraint that is checked at the commit ({error}); \
-             do not declare constraints DEFERRABLE INITIALLY DEFERRED on tables that steps write"
-        )));
-    }
-    Err(Failure::of_commit(&error))
 }
 
 /// Marks the store as failed if the thread panics, so that callers learn why nobody answers.

@@ -235,3 +235,41 @@ async fn thousands_of_requests_at_once_are_all_answered() {
     futures_util::future::join_all((0..3000).map(create)).await;
     assert_eq!(place.count("SELECT count(*) FROM piton_step"), 9000);
 }
+
+#[tokio::test]
+async fn the_write_ahead_log_is_emptied_as_it_grows_and_when_a_long_read_ends() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let size = |name: &str| {
+        let path = place.directory.path().join(name);
+        std::fs::metadata(path).expect("exists").len() >> 20
+    };
+    let write = async |from: u32| {
+        let large = |position| {
+            let mut large = boundary(key, &[position]);
+            let text = format!("\"{}\"", "x".repeat(64 * 1024));
+            large.steps[0].record.result = Some(Json::from_valid_text(text));
+            store.commit(large)
+        };
+        for start in (from..from + 768).step_by(64) {
+            let all = futures_util::future::join_all((start..start + 64).map(large)).await;
+            assert!(all.iter().all(Result::is_ok));
+        }
+    };
+    write(0).await;
+    assert!(size("piton.db") >= 16, "some of the 48 MiB are in the file");
+    assert!(size("piton.db-wal") < 48, "the log was used again");
+
+    let outside = place.outside();
+    outside
+        .execute_batch("BEGIN; SELECT count(*) FROM piton_step")
+        .expect("reads");
+    write(1000).await;
+    let kept = size("piton.db-wal");
+    assert!(kept >= 48, "the reader still needs it: {kept} MiB");
+    outside.execute_batch("COMMIT").expect("ends");
+    write(2000).await;
+    write(3000).await;
+    assert!(size("piton.db") > 128, "the file has caught up");
+}

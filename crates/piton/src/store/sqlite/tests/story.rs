@@ -226,3 +226,53 @@ async fn creating_skips_or_refuses_what_exists() {
     let ids: Vec<_> = created.iter().map(|c| c.instance.id.as_str()).collect();
     assert_eq!(ids, ["c", "a"]);
 }
+
+#[tokio::test]
+async fn every_kind_of_step_reads_back_as_it_was_written() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let error = piton_core::record::RecordedError {
+        code: Some("E1".into()),
+        stack: Some("caused by: \"rain\"".into()),
+        ..piton_core::record::RecordedError::new("Error", "no \u{1f9d7}")
+    };
+    let steps = [
+        step(0),
+        StepRecord {
+            attempts_max: None,
+            result: None,
+            ..step(1)
+        },
+        StepRecord {
+            timeout_ms: Some(5),
+            ..step(2)
+        },
+        StepRecord {
+            status: StepStatus::Errored,
+            error: Some(error.clone()),
+            result: None,
+            ..step(3)
+        },
+        StepRecord {
+            status: StepStatus::Waiting,
+            next_retry_at: Some(Timestamp::from_millis(-7)),
+            error: Some(error),
+            result: None,
+            ..step(4)
+        },
+        wait(5, "approved", Timestamp::from_millis(i64::MAX)),
+        StepRecord {
+            step_type: StepType::Sleep,
+            seq: 9,
+            ..step(6)
+        },
+    ];
+    for step in &steps {
+        let mut boundary = boundary(key, &[0]);
+        boundary.steps[0].record = step.clone();
+        store.commit(boundary).await.expect("commits");
+    }
+    let read = store.load_steps(key.instance, 0).await.expect("reads");
+    assert_eq!(read, steps);
+}
