@@ -12,7 +12,7 @@ use super::{event, instance, log, mutate, step, task};
 use crate::store::{Boundary, Committed, Hint, WaitLook};
 
 /// Commits a boundary: the guard, the mutations, the steps, the waits, the log, and what becomes of the run.
-pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: Boundary) -> Outcome<Committed> {
+pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: &mut Boundary) -> Outcome<Committed> {
     let task = task::get(batch.db, boundary.key.instance)?;
     let task = boundary::guard(task.as_ref(), &boundary.key)?;
     // Only the first row can be refused without a trace; and user code can fail anywhere.
@@ -24,9 +24,9 @@ pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: Boundary) -> Outcome<C
     }
 }
 
-fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<Committed> {
+fn write(batch: &mut Batch<'_, '_>, boundary: &mut Boundary, task: &Task) -> Outcome<Committed> {
     let key = boundary.key;
-    for mutation in boundary.mutations {
+    for mutation in boundary.mutations.drain(..) {
         mutate::apply(batch, mutation)?;
     }
     for written in &boundary.steps {

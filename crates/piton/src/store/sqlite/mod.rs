@@ -158,7 +158,10 @@ impl SqliteStore {
             if requests.send(request(job)).await.is_err() {
                 return Err(gone(&failed));
             }
-            answered.await.unwrap_or_else(|_| Err(gone(&failed)))
+            match answered.await {
+                Ok(answered) => answered.output,
+                Err(_) => Err(gone(&failed)),
+            }
         })
     }
 

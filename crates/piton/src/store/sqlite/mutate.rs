@@ -22,13 +22,13 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
         Mutation::Execute { sql, params } => execute(batch, &sql, params),
         Mutation::Sqlite(work) => run_user_code(batch, work),
         Mutation::Create { workflow, instance } => {
-            let request = CreateRequest {
+            let mut request = CreateRequest {
                 workflow,
                 instances: vec![instance],
                 existing: Existing::Refuse,
                 lease: None,
             };
-            create::create(batch, request)
+            create::create(batch, &mut request)
                 .map(drop)
                 .map_err(as_mutation)
         }

@@ -14,16 +14,22 @@ use crate::store::{
 
 /// One request, from its arrival to its answer.
 pub(super) struct Job<I, O> {
-    input: Option<I>,
+    input: I,
     output: Option<Result<O, StoreError>>,
-    answer: oneshot::Sender<Result<O, StoreError>>,
+    answer: oneshot::Sender<Answered<I, O>>,
+}
+
+/// The answer, and what is left of the request: the caller's thread allocated it and is the best to free it.
+pub(super) struct Answered<I, O> {
+    pub(super) output: Result<O, StoreError>,
+    _spent: I,
 }
 
 impl<I, O> Job<I, O> {
-    pub(super) fn new(input: I) -> (Self, oneshot::Receiver<Result<O, StoreError>>) {
+    pub(super) fn new(input: I) -> (Self, oneshot::Receiver<Answered<I, O>>) {
         let (answer, answered) = oneshot::channel();
         let job = Self {
-            input: Some(input),
+            input,
             output: None,
             answer,
         };
@@ -31,9 +37,8 @@ impl<I, O> Job<I, O> {
     }
 
     /// Runs inside the transaction and keeps the outcome for after the commit.
-    fn run(&mut self, work: impl FnOnce(I) -> Outcome<O>) -> Result<(), Failure> {
-        let input = self.input.take().expect("a job runs once");
-        self.output = Some(match work(input) {
+    fn run(&mut self, work: impl FnOnce(&mut I) -> Outcome<O>) -> Result<(), Failure> {
+        self.output = Some(match work(&mut self.input) {
             Ok(output) => Ok(output),
             Err(Trouble::Answer(error)) => Err(error),
             Err(Trouble::Batch(failure)) => return Err(failure),
@@ -47,12 +52,15 @@ impl<I, O> Job<I, O> {
 
     /// Answers; nobody may be listening any more.
     fn answer(self, failure: Option<&Failure>) {
-        let result = match (failure, self.output) {
+        let output = match (failure, self.output) {
             (Some(failure), _) => Err(failure.to_error()),
             (None, Some(output)) => output,
             (None, None) => Err(StoreError::Failed("the request was never run".to_owned())),
         };
-        let _ = self.answer.send(result);
+        let _ = self.answer.send(Answered {
+            output,
+            _spent: self.input,
+        });
     }
 }
 
@@ -117,7 +125,7 @@ macro_rules! with_job {
 
 impl Request {
     pub(super) fn commit(job: Job<Boundary, Committed>) -> Self {
-        let mutations = job.input.as_ref().is_some_and(|b| !b.mutations.is_empty());
+        let mutations = !job.input.mutations.is_empty();
         Self::Commit(job, HasMutations(mutations))
     }
 
@@ -125,14 +133,14 @@ impl Request {
     pub(super) fn run(&mut self, batch: &mut Batch<'_, '_>) -> Result<(), Failure> {
         match self {
             Request::Create(job) => job.run(|request| create::create(batch, request)),
-            Request::SendEvent(job) => job.run(|new| event::send(batch, &new)),
+            Request::SendEvent(job) => job.run(|new| event::send(batch, new)),
             Request::Steer(job) => {
                 job.run(|to| steer::steer(batch, &to.workflow, &to.id, to.action))
             }
-            Request::Claim(job) => job.run(|request| claim::claim(batch, &request)),
+            Request::Claim(job) => job.run(|request| claim::claim(batch, request)),
             Request::Commit(job, _) => job.run(|boundary| commit::commit(batch, boundary)),
-            Request::Renew(job) => job.run(|(keys, span)| lease::renew(batch, &keys, span)),
-            Request::Release(job) => job.run(|keys| lease::release(batch, &keys)),
+            Request::Renew(job) => job.run(|(keys, span)| lease::renew(batch, keys, *span)),
+            Request::Release(job) => job.run(|keys| lease::release(batch, keys)),
             Request::AppendLogs(job) => {
                 job.run(|to| log::append(batch, to.instance, to.run, &to.lines))
             }
@@ -164,16 +172,13 @@ impl Request {
     /// Bytes of payload it brings, roughly: what bounds a transaction beside the number of requests.
     pub(super) fn payload_bytes(&self) -> usize {
         match self {
-            Request::Create(job) => job.input.as_ref().map_or(0, |request| {
-                request
-                    .instances
-                    .iter()
-                    .map(|new| new.params.len_bytes())
-                    .sum()
-            }),
-            Request::SendEvent(job) => job.input.as_ref().map_or(0, |new| new.payload.len_bytes()),
-            Request::Commit(job, _) => job.input.as_ref().map_or(0, boundary_bytes),
-            Request::AppendLogs(job) => job.input.as_ref().map_or(0, |to| lines_bytes(&to.lines)),
+            Request::Create(job) => {
+                let params = job.input.instances.iter().map(|new| &new.params);
+                params.map(Json::len_bytes).sum()
+            }
+            Request::SendEvent(job) => job.input.payload.len_bytes(),
+            Request::Commit(job, _) => boundary_bytes(&job.input),
+            Request::AppendLogs(job) => lines_bytes(&job.input.lines),
             Request::Steer(_)
             | Request::Claim(_)
             | Request::Renew(_)
