@@ -1,6 +1,7 @@
 //! Committing a boundary.
 //!
-//! The common case, one completed step in the middle of a pass, is one point read and one insert.
+//! The common case, one completed step in the middle of a pass, is one insert, and one point read if the task is not
+//! remembered (`leases.rs`).
 
 use piton_core::boundary::{self, After, Next, TaskChange, Wait};
 use piton_core::record::{LogLine, RunKey, StepRecord, Task};
@@ -13,14 +14,20 @@ use crate::store::{Boundary, Committed, Hint, WaitLook};
 
 /// Commits a boundary: the guard, the mutations, the steps, the waits, the log, and what becomes of the run.
 pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: &mut Boundary) -> Outcome<Committed> {
-    let task = task::get(batch.db, boundary.key.instance)?;
+    let task = task::get(batch, boundary.key.instance)?;
     let task = boundary::guard(task.as_ref(), &boundary.key)?;
     // Only the first row can be refused without a trace; and user code can fail anywhere.
     let rows = boundary.steps.len() + boundary.waits.len();
     if boundary.mutations.is_empty() && rows <= 1 {
         write(batch, boundary, &task)
     } else {
-        batch.in_savepoint(|batch| write(batch, boundary, &task))
+        let runs_user_sql = boundary.mutations.iter().any(mutate::is_user_sql);
+        let committed = batch.in_savepoint(|batch| write(batch, boundary, &task));
+        // It can reach every table, ours among them.
+        if runs_user_sql {
+            batch.leases.forget_all();
+        }
+        committed
     }
 }
 
@@ -102,7 +109,7 @@ fn conclude(
     wait_settled: bool,
 ) -> Outcome<After> {
     let (change, instance, after) = boundary::after(task, next, wait_settled, batch.now);
-    task::apply(batch.db, key.instance, task, &change)?;
+    task::apply(batch, key.instance, task, &change)?;
     if let Some(change) = &instance {
         instance::apply(batch.db, key.instance, change, batch.now)?;
     }

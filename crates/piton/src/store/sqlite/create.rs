@@ -61,7 +61,7 @@ fn create_one(
     };
     let first = lifecycle::first_task(now, lease.map(|lease| now.plus(lease.span)));
     let owner = lease.map(|lease| &lease.runner);
-    task::insert(batch.db, key, workflow, &first, owner)?;
+    task::insert(batch, key, workflow, &first, owner)?;
     match lease {
         Some(lease) => {
             let line = story::claimed(&lease.runner, first.epoch);

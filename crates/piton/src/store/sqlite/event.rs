@@ -109,32 +109,32 @@ pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<Eve
 
 /// Stores an event and wakes the run that hibernates for it, in one transaction (rule R5).
 pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRecord> {
-    let db = &mut *batch.db;
-    let standing = instance::standing(db, &new.workflow, &new.id)?;
-    let key = standing.key;
+    let standing = instance::standing(batch.db, &new.workflow, &new.id)?;
+    let (key, run) = (standing.key, standing.run);
     if let Some(idempotency_key) = &new.idempotency_key {
         let params = params![key.0, idempotency_key];
-        if let Some(first) = db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)? {
+        let first = batch.db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)?;
+        if let Some(first) = first {
             return Ok(first);
         }
     }
-    let task = task::get(db, key)?;
-    let waits = step::waits_for(db, key, standing.run, &new.event_type)?;
+    let task = task::get(batch, key)?;
+    let waits = step::waits_for(batch.db, key, run, &new.event_type)?;
     let change = lifecycle::event_arrived(standing.status, task.as_ref(), waits, batch.now)?;
 
     let event = EventRecord {
         id: batch.ids.next("evt"),
-        run: standing.run,
-        seq: last_seq(db, key, standing.run)? + 1,
+        run,
+        seq: last_seq(batch.db, key, run)? + 1,
         event_type: new.event_type.clone(),
         payload: new.payload.clone(),
         created_at: batch.now,
         delivered_at: None,
         consumed_by: None,
     };
-    insert(db, key, &event, new)?;
+    insert(batch.db, key, &event, new)?;
     if let Some(task) = &task {
-        task::apply(db, key, task, &change)?;
+        task::apply(batch, key, task, &change)?;
         batch.hint_task(key, &new.workflow, task, &change);
     }
     Ok(event)

@@ -38,6 +38,7 @@ mod create;
 mod event;
 mod instance;
 mod lease;
+mod leases;
 mod lock;
 mod log;
 mod migrate;
@@ -68,9 +69,10 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
 use self::batch::Batch;
+use self::leases::Leases;
 use self::lock::LockFile;
 use self::reader::ReadQueue;
-use self::request::{Job, Lines, Request, Steering};
+use self::request::{Job, Lines, Renewal, Request, Steering};
 use self::statements::Statements;
 use self::trouble::Outcome;
 use self::writer::{Failed, QUEUE_MAX, Writer};
@@ -147,7 +149,7 @@ impl SqliteStore {
     }
 
     /// Sends a request to the writer and waits for its answer.
-    fn write<I, O>(&self, input: I, request: fn(Job<I, O>) -> Request) -> Answer<O>
+    fn write<I, O>(&self, input: I, request: fn(Box<Job<I, O>>) -> Request) -> Answer<O>
     where
         I: Send + 'static,
         O: Send + 'static,
@@ -159,7 +161,7 @@ impl SqliteStore {
                 return Err(gone(&failed));
             }
             match answered.await {
-                Ok(answered) => answered.output,
+                Ok(job) => job.into_output(),
                 Err(_) => Err(gone(&failed)),
             }
         })
@@ -195,6 +197,7 @@ fn start_up(conn: &Connection, version: i32, ids: &Ids, now: Timestamp) -> Resul
         migrate::migrate(&tx, version)?;
         lease::release_all(&mut Batch {
             db: &mut Statements::of(conn),
+            leases: &mut Leases::default(),
             tx: &tx,
             now,
             ids,
@@ -266,7 +269,7 @@ impl Store for SqliteStore {
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
-        self.write((keys, lease), Request::Renew)
+        self.write(Renewal { keys, lease }, Request::Renew)
     }
 
     fn release(&self, keys: Vec<RunKey>) -> Answer<()> {

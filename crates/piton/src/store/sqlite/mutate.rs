@@ -16,6 +16,14 @@ use crate::store::{
     CreateRequest, Existing, Mutation, MutationError, SqlValue, SqliteWork, StoreError,
 };
 
+/// Whether it can do things that we do not know of.
+pub(super) fn is_user_sql(mutation: &Mutation) -> bool {
+    match mutation {
+        Mutation::Execute { .. } | Mutation::Sqlite(_) => true,
+        Mutation::Create { .. } | Mutation::SendEvent(_) => false,
+    }
+}
+
 /// Runs one mutation.
 pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()> {
     let outcome = match mutation {

@@ -13,27 +13,30 @@ use crate::store::{
 };
 
 /// One request, from its arrival to its answer.
+///
+/// The job itself travels to the writer and back, as one pointer: nothing in it is copied on the way, and what is
+/// left of it is freed by the thread that allocated it.
 pub(super) struct Job<I, O> {
     input: I,
     output: Option<Result<O, StoreError>>,
-    answer: oneshot::Sender<Answered<I, O>>,
-}
-
-/// The answer, and what is left of the request: the caller's thread allocated it and is the best to free it.
-pub(super) struct Answered<I, O> {
-    pub(super) output: Result<O, StoreError>,
-    _spent: I,
+    caller: Option<oneshot::Sender<Box<Self>>>,
 }
 
 impl<I, O> Job<I, O> {
-    pub(super) fn new(input: I) -> (Self, oneshot::Receiver<Answered<I, O>>) {
-        let (answer, answered) = oneshot::channel();
-        let job = Self {
+    pub(super) fn new(input: I) -> (Box<Self>, oneshot::Receiver<Box<Self>>) {
+        let (caller, answered) = oneshot::channel();
+        let job = Box::new(Self {
             input,
             output: None,
-            answer,
-        };
+            caller: Some(caller),
+        });
         (job, answered)
+    }
+
+    /// What the writer answered, for the caller to take.
+    pub(super) fn into_output(self) -> Result<O, StoreError> {
+        let never_run = || Err(StoreError::Failed("the request was never run".to_owned()));
+        self.output.unwrap_or_else(never_run)
     }
 
     /// Runs inside the transaction and keeps the outcome for after the commit.
@@ -51,16 +54,13 @@ impl<I, O> Job<I, O> {
     }
 
     /// Answers; nobody may be listening any more.
-    fn answer(self, failure: Option<&Failure>) {
-        let output = match (failure, self.output) {
-            (Some(failure), _) => Err(failure.to_error()),
-            (None, Some(output)) => output,
-            (None, None) => Err(StoreError::Failed("the request was never run".to_owned())),
-        };
-        let _ = self.answer.send(Answered {
-            output,
-            _spent: self.input,
-        });
+    fn answer(mut self: Box<Self>, failure: Option<&Failure>) {
+        if let Some(failure) = failure {
+            self.output = Some(Err(failure.to_error()));
+        }
+        if let Some(caller) = self.caller.take() {
+            let _ = caller.send(self);
+        }
     }
 }
 
@@ -68,11 +68,16 @@ impl<I, O> Job<I, O> {
 pub(super) type Closing = Job<(), ()>;
 
 impl Closing {
-    /// Answers after everything is closed.
-    pub(super) fn finish(mut self, failure: Option<&Failure>) {
+    /// It has no part in a transaction: it is answered when everything is closed.
+    pub(super) fn accept(&mut self) {
         self.output = Some(Ok(()));
-        self.answer(failure);
     }
+}
+
+/// Leases to extend.
+pub(super) struct Renewal {
+    pub(super) keys: Vec<RunKey>,
+    pub(super) lease: Span,
 }
 
 /// What a steering request names.
@@ -94,16 +99,16 @@ pub(super) struct HasMutations(bool);
 
 /// Everything the writer thread does.
 pub(super) enum Request {
-    Create(Job<CreateRequest, Vec<Created>>),
-    SendEvent(Job<NewEvent, EventRecord>),
-    Steer(Job<Steering, InstanceRecord>),
-    Claim(Job<ClaimRequest, ClaimAnswer>),
-    Commit(Job<Boundary, Committed>, HasMutations),
-    Renew(Job<(Vec<RunKey>, Span), Vec<Renewed>>),
-    Release(Job<Vec<RunKey>, ()>),
-    AppendLogs(Job<Lines, ()>),
+    Create(Box<Job<CreateRequest, Vec<Created>>>),
+    SendEvent(Box<Job<NewEvent, EventRecord>>),
+    Steer(Box<Job<Steering, InstanceRecord>>),
+    Claim(Box<Job<ClaimRequest, ClaimAnswer>>),
+    Commit(Box<Job<Boundary, Committed>>, HasMutations),
+    Renew(Box<Job<Renewal, Vec<Renewed>>>),
+    Release(Box<Job<Vec<RunKey>, ()>>),
+    AppendLogs(Box<Job<Lines, ()>>),
     /// Ends the thread once everything accepted before it is done.
-    Close(Closing),
+    Close(Box<Closing>),
 }
 
 /// Does the same to the job inside, whatever it is.
@@ -124,7 +129,7 @@ macro_rules! with_job {
 }
 
 impl Request {
-    pub(super) fn commit(job: Job<Boundary, Committed>) -> Self {
+    pub(super) fn commit(job: Box<Job<Boundary, Committed>>) -> Self {
         let mutations = !job.input.mutations.is_empty();
         Self::Commit(job, HasMutations(mutations))
     }
@@ -139,7 +144,7 @@ impl Request {
             }
             Request::Claim(job) => job.run(|request| claim::claim(batch, request)),
             Request::Commit(job, _) => job.run(|boundary| commit::commit(batch, boundary)),
-            Request::Renew(job) => job.run(|(keys, span)| lease::renew(batch, keys, *span)),
+            Request::Renew(job) => job.run(|to| lease::renew(batch, &to.keys, to.lease)),
             Request::Release(job) => job.run(|keys| lease::release(batch, keys)),
             Request::AppendLogs(job) => {
                 job.run(|to| log::append(batch, to.instance, to.run, &to.lines))

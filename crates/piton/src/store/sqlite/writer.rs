@@ -13,9 +13,10 @@ use tokio::sync::mpsc;
 
 use super::batch::Batch;
 use super::checkpoint::Checkpoints;
+use super::leases::Leases;
 use super::lock::LockFile;
 use super::reader::Readers;
-use super::request::{Closing, Request};
+use super::request::Request;
 use super::statements::Statements;
 use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
@@ -29,6 +30,9 @@ const BATCH_MAX: usize = 1024;
 
 /// Payload of one transaction: past it, what is queued waits for the next.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Changes when another connection has committed something, and only then.
+pub(super) const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// Why the store has failed for good; empty while it works.
 pub(super) type Failed = Arc<OnceLock<Failure>>;
@@ -54,6 +58,7 @@ impl Writer {
         let conn = self.conn;
         let mut work = Work {
             db: Statements::of(&conn),
+            leases: Leases::default(),
             runtime: self.runtime,
             ids: self.ids,
             observers: self.observers,
@@ -77,7 +82,7 @@ impl Writer {
             Some(Failure::passing(message))
         });
         for close in closing {
-            close.finish(failure.as_ref());
+            close.answer(failure.as_ref());
         }
     }
 }
@@ -86,15 +91,16 @@ impl Writer {
 fn gather(
     queue: &mut mpsc::Receiver<Request>,
     requests: &mut Vec<Request>,
-    closing: &mut Vec<Closing>,
+    closing: &mut Vec<Request>,
 ) -> bool {
     let mut bytes = 0;
     let mut next = queue.blocking_recv();
-    while let Some(request) = next {
-        if let Request::Close(job) = request {
+    while let Some(mut request) = next {
+        if let Request::Close(job) = &mut request {
+            job.accept();
             // Whoever got in is served; nobody else gets in.
             queue.close();
-            closing.push(job);
+            closing.push(request);
         } else {
             bytes += request.payload_bytes();
             requests.push(request);
@@ -110,6 +116,7 @@ fn gather(
 /// The part of the writer that borrows the connection.
 struct Work<'c> {
     db: Statements<'c>,
+    leases: Leases,
     runtime: Arc<dyn Runtime>,
     ids: Ids,
     observers: Arc<Observers>,
@@ -163,6 +170,9 @@ impl Work<'_> {
     fn transact(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
         let conn = self.db.conn();
         let result = self.run_and_commit(requests);
+        if result.is_err() {
+            self.leases.forget_all();
+        }
         if result.is_err() && !conn.is_autocommit() {
             return Err(Failure::fatal(
                 "a transaction could not be rolled back; restart the process: what was acknowledged is safe",
@@ -175,8 +185,12 @@ impl Work<'_> {
         let conn = self.db.conn();
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)
             .map_err(|error| Failure::from(&error))?;
+        let data_version = self.db.row(DATA_VERSION, |row| row.get(0));
+        self.leases
+            .begin(data_version.map_err(|error| Failure::from(&error))?);
         let mut batch = Batch {
             db: &mut self.db,
+            leases: &mut self.leases,
             tx: &tx,
             now: self.runtime.now(),
             ids: &self.ids,

@@ -273,3 +273,42 @@ async fn the_write_ahead_log_is_emptied_as_it_grows_and_when_a_long_read_ends() 
     write(3000).await;
     assert!(size("piton.db") > 128, "the file has caught up");
 }
+
+#[tokio::test]
+async fn what_others_do_to_a_task_is_seen_by_the_very_next_boundary() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let other = create_leased(&store, "b").await;
+    store.commit(boundary(key, &[0])).await.expect("commits");
+    place
+        .outside()
+        .execute_batch("UPDATE piton_task SET epoch = 7 WHERE instance_key = 1")
+        .expect("takes it away");
+    let answer = store.commit(boundary(key, &[1])).await;
+    assert!(matches!(answer, Err(StoreError::Fenced)), "another program");
+
+    let key = RunKey { epoch: 7, ..key };
+    store.commit(boundary(key, &[1])).await.expect("commits");
+    let taken = sql("UPDATE piton_task SET epoch = 8 WHERE instance_key = 1");
+    store
+        .commit(with(taken, boundary(other, &[0])))
+        .await
+        .expect("commits");
+    let answer = store.commit(boundary(key, &[2])).await;
+    assert!(
+        matches!(answer, Err(StoreError::Fenced)),
+        "user SQL of another step"
+    );
+
+    let key = RunKey { epoch: 8, ..key };
+    let fails = Boundary {
+        mutations: vec![
+            sql("UPDATE piton_task SET epoch = 9 WHERE instance_key = 1"),
+            sql("INSERT INTO nowhere VALUES (1)"),
+        ],
+        ..boundary(other, &[1])
+    };
+    store.commit(fails).await.expect_err("rolled back");
+    store.commit(boundary(key, &[2])).await.expect("commits");
+}
