@@ -94,6 +94,22 @@ impl<'c> Statements<'c> {
         rows.next()?.map(decode).transpose()
     }
 
+    /// The first row that `decode` takes.
+    pub(super) fn find<T>(
+        &mut self,
+        sql: &'static str,
+        params: impl Params,
+        mut decode: impl FnMut(&Row<'_>) -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        let mut rows = self.get(sql)?.query(params)?;
+        while let Some(row) = rows.next()? {
+            if let Some(found) = decode(row)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// All rows.
     pub(super) fn all<T>(
         &mut self,

@@ -43,7 +43,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         step::STEP_WAITS_FOR,
         step::STEP_NEWEST,
         event::EVENT_BY_IDEMPOTENCY_KEY,
-        event::EVENT_OLDEST,
+        event::EVENT_BUFFER,
         event::EVENT_PAGE,
         event::EVENT_PAGE_DESCENDING,
         event::EVENT_LAST_SEQ,
@@ -79,7 +79,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         (task::TASK_LEASED, "INDEX piton_task_leased"),
         (step::STEP_WAITS_FOR, "INDEX piton_step_waiting"),
         (step::STEP_WAKING_FIRST, "INDEX piton_step_waiting"),
-        (event::EVENT_OLDEST, "INDEX piton_event_buffer"),
+        (event::EVENT_BUFFER, "INDEX piton_event_buffer"),
         (
             event::EVENT_BY_IDEMPOTENCY_KEY,
             "INDEX piton_event_by_idempotency_key",

@@ -276,3 +276,45 @@ async fn every_kind_of_step_reads_back_as_it_was_written() {
     let read = store.load_steps(key.instance, 0).await.expect("reads");
     assert_eq!(read, steps);
 }
+
+#[tokio::test]
+async fn an_event_that_came_too_late_is_left_for_the_next_wait() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let deadline = place.now().plus(Span::from_millis(1_000));
+    place.pass(1_001);
+    store
+        .send_event(event("a", "approved"))
+        .await
+        .expect("sent");
+    let look = |position, deadline| Boundary {
+        waits: vec![WaitLook {
+            record: wait(position, "approved", deadline),
+            row: RowState::New,
+            seq: position,
+        }],
+        ..boundary(key, &[])
+    };
+    let late = store.commit(look(0, deadline)).await.expect("commits");
+    assert_eq!(late.settled[0].status, StepStatus::Errored);
+    place.pass(-500);
+    store
+        .send_event(event("a", "approved"))
+        .await
+        .expect("sent");
+    let seqs =
+        |place: &Place| place.count("SELECT seq FROM piton_event WHERE delivered_at IS NOT NULL");
+    let in_time = store.commit(look(1, deadline)).await.expect("commits");
+    assert_eq!(in_time.settled[0].status, StepStatus::Completed);
+    assert_eq!(
+        seqs(&place),
+        2,
+        "the clock was set back: the second event was in time"
+    );
+    let told = messages(&store, key).await;
+    assert!(
+        told[1].starts_with("timed out: no event of type `approved`"),
+        "{told:?}"
+    );
+}
