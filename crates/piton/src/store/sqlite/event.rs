@@ -13,7 +13,7 @@ use crate::store::{NewEvent, PageQuery};
 
 const TABLE: &str = "piton_event";
 
-/// Where [`select_event`] has it.
+/// Which column of `select_event` it is.
 const CREATED_AT: usize = 5;
 
 macro_rules! select_event {

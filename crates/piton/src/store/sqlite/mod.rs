@@ -27,6 +27,8 @@
 //! - **A failed statement concerns the whole batch**: it is rolled back and nobody is acknowledged. After a failed
 //!   commit or I/O error the store answers nothing any more: an fsync that failed is never tried again, because the
 //!   operating system may have dropped the pages it could not write.
+//! - **A fenced runner writes nothing.** Every boundary is held against the task's row, or against the copy of it that
+//!   the writer keeps as long as nobody else can have changed it (`leases`).
 //! - **One process.** The lock file proves it, so that leases found at start are released at once.
 
 mod batch;
@@ -90,7 +92,7 @@ pub struct SqliteStore {
     reads: ReadQueue,
     observers: Arc<Observers>,
     failed: Failed,
-    /// Answers when the writer thread is done.
+    /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
 
@@ -323,13 +325,18 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> Answer<()> {
-        let closing = self.write((), Request::Close);
+        let (requests, failed) = (self.requests.clone(), self.failed.clone());
         Box::pin(async move {
-            match closing.await {
-                // Closed before: that is what was asked for.
-                Err(StoreError::Unavailable(_)) => Ok(()),
-                answer => answer,
+            let (job, answered) = Job::new(());
+            if requests.send(Request::Close(job)).await.is_ok()
+                && let Ok(job) = answered.await
+            {
+                return job.into_output();
             }
+            // Closed before: that is what was asked for.
+            failed
+                .get()
+                .map_or(Ok(()), |failure| Err(failure.to_error()))
         })
     }
 }
