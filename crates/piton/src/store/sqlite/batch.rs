@@ -5,6 +5,7 @@ use piton_core::record::{InstanceKey, Task};
 use piton_core::{TaskState, Timestamp, WorkflowName};
 use rusqlite::Transaction;
 
+use super::leases::Leases;
 use super::statements::Statements;
 use super::trouble::{Failure, Outcome, Trouble};
 use crate::runtime::Ids;
@@ -17,6 +18,7 @@ const ROLL_BACK: &str = "ROLLBACK TO piton_request";
 /// A transaction in the making, shared by all requests of a batch.
 pub(super) struct Batch<'b, 'c> {
     pub(super) db: &'b mut Statements<'c>,
+    pub(super) leases: &'b mut Leases,
     /// What user code is given.
     pub(super) tx: &'b Transaction<'c>,
     /// The store's clock, one for the whole transaction.
@@ -40,6 +42,7 @@ impl<'c> Batch<'_, 'c> {
         if let Err(Trouble::Answer(_)) = outcome {
             self.db.execute(ROLL_BACK, []).map_err(lost_transaction)?;
             self.hints.truncate(hints);
+            self.leases.forget_all();
             self.rows_undone += self.tx.total_changes() - rows;
         }
         if !matches!(outcome, Err(Trouble::Batch(_))) {

@@ -52,7 +52,7 @@ fn take_all(
             // One row that cannot be read must not keep the others from running.
             Err(Trouble::Answer(error)) => {
                 tracing::error!(%error, "a task cannot be claimed and is set aside");
-                task::set_aside(batch.db, candidate.key)?;
+                task::set_aside(batch, candidate.key)?;
             }
             Err(Trouble::Batch(failure)) => return Err(Trouble::Batch(failure)),
         }
@@ -97,18 +97,18 @@ fn take(
     runner: &Arc<str>,
 ) -> Outcome<Option<ClaimedRun>> {
     let key = candidate.key;
-    let Some(before) = task::get(batch.db, key)? else {
+    let Some(before) = task::get(batch, key)? else {
         return Ok(None);
     };
     match claim::claim(&before, rules, batch.now) {
         Claim::Skip => {}
         Claim::Hold(change, paused) => {
-            task::apply(batch.db, key, &before, &change)?;
+            task::apply(batch, key, &before, &change)?;
             instance::apply(batch.db, key, &paused, batch.now)?;
             log::tell(batch, key, before.run, story::paused())?;
         }
         Claim::Quarantine(change, ended) => {
-            task::apply(batch.db, key, &before, &change)?;
+            task::apply(batch, key, &before, &change)?;
             instance::apply(batch.db, key, &ended, batch.now)?;
             if let Some(error) = &ended.error {
                 log::tell(batch, key, before.run, story::quarantined(error))?;
@@ -132,7 +132,7 @@ fn lease(
 ) -> Outcome<ClaimedRun> {
     let key = candidate.key;
     let to_run = instance::wake(batch.db, key, batch.now)?;
-    task::lease(batch.db, key, &task, runner)?;
+    task::lease(batch, key, &task, runner)?;
     let line = match before.state {
         TaskState::Leased => story::taken_over(runner, task.epoch),
         TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),

@@ -1,6 +1,7 @@
 //! Committing a boundary.
 //!
-//! The common case, one completed step in the middle of a pass, is one point read and one insert.
+//! The common case, one completed step in the middle of a pass, is one insert, and one point read if the task is not
+//! remembered (`leases.rs`).
 
 use piton_core::boundary::{self, After, Next, TaskChange, Wait, Written};
 use piton_core::record::{LogLine, RunKey, StepRecord, Task};
@@ -12,22 +13,28 @@ use super::{event, instance, log, mutate, step, task};
 use crate::store::{Boundary, Committed, Hint, WaitLook};
 
 /// Commits a boundary: the guard, the mutations, the steps, the waits, the log, and what becomes of the run.
-pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: Boundary) -> Outcome<Committed> {
-    let task = task::get(batch.db, boundary.key.instance)?;
+pub(super) fn commit(batch: &mut Batch<'_, '_>, boundary: &mut Boundary) -> Outcome<Committed> {
+    let task = task::get(batch, boundary.key.instance)?;
     let task = boundary::guard(task.as_ref(), &boundary.key)?;
     // Only the first row can be refused without a trace; and user code can fail anywhere.
     let rows = boundary.steps.len() + boundary.waits.len();
     if boundary.mutations.is_empty() && rows <= 1 {
         write(batch, boundary, &task)
     } else {
-        batch.in_savepoint(|batch| write(batch, boundary, &task))
+        let runs_user_sql = boundary.mutations.iter().any(mutate::is_user_sql);
+        let committed = batch.in_savepoint(|batch| write(batch, boundary, &task));
+        // It can reach every table, ours among them.
+        if runs_user_sql {
+            batch.leases.forget_all();
+        }
+        committed
     }
 }
 
-fn write(batch: &mut Batch<'_, '_>, boundary: Boundary, task: &Task) -> Outcome<Committed> {
+fn write(batch: &mut Batch<'_, '_>, boundary: &mut Boundary, task: &Task) -> Outcome<Committed> {
     let key = boundary.key;
     let mutated = !boundary.mutations.is_empty();
-    for mutation in boundary.mutations {
+    for mutation in boundary.mutations.drain(..) {
         mutate::apply(batch, mutation)?;
     }
     for written in &boundary.steps {
@@ -111,7 +118,7 @@ fn conclude(
     written: Written,
 ) -> Outcome<After> {
     let (change, instance, after) = boundary::after(task, next, written, batch.now);
-    task::apply(batch.db, key.instance, task, &change)?;
+    task::apply(batch, key.instance, task, &change)?;
     if let Some(change) = &instance {
         instance::apply(batch.db, key.instance, change, batch.now)?;
     }

@@ -10,13 +10,16 @@ use super::{instance, log, task};
 use crate::store::{CreateRequest, Created, Existing, Lease, NewInstance};
 
 /// Creates what the request asks for, all or nothing.
-pub(super) fn create(batch: &mut Batch<'_, '_>, request: CreateRequest) -> Outcome<Vec<Created>> {
+pub(super) fn create(
+    batch: &mut Batch<'_, '_>,
+    request: &mut CreateRequest,
+) -> Outcome<Vec<Created>> {
     // One insert checks itself; several must all be known to succeed before the first is written.
     if request.existing == Existing::Refuse && request.instances.len() > 1 {
-        refuse_existing(batch, &request)?;
+        refuse_existing(batch, request)?;
     }
     let mut all = Vec::with_capacity(request.instances.len());
-    for new in request.instances {
+    for new in request.instances.drain(..) {
         let id = new.id.clone();
         let created = create_one(batch, &request.workflow, new, request.lease.as_ref())?;
         match (created, request.existing) {
@@ -58,7 +61,7 @@ fn create_one(
     };
     let first = lifecycle::first_task(now, lease.map(|lease| now.plus(lease.span)));
     let owner = lease.map(|lease| &lease.runner);
-    task::insert(batch.db, key, workflow, &first, owner)?;
+    task::insert(batch, key, workflow, &first, owner)?;
     match lease {
         Some(lease) => {
             let line = story::claimed(&lease.runner, first.epoch);

@@ -13,6 +13,9 @@ use crate::store::{NewEvent, PageQuery};
 
 const TABLE: &str = "piton_event";
 
+/// Which column of `select_event` it is.
+const CREATED_AT: usize = 5;
+
 macro_rules! select_event {
     ($index:literal) => {
         concat!(
@@ -29,11 +32,10 @@ pub(super) const EVENT_BY_IDEMPOTENCY_KEY: &str = concat!(
     " AND idempotency_key = ?2"
 );
 
-/// The first entry of the buffer that arrived in time. Only entries that came after the deadline are passed over.
-pub(super) const EVENT_OLDEST: &str = concat!(
+/// The buffer of a type, oldest first.
+pub(super) const EVENT_BUFFER: &str = concat!(
     select_event!("INDEXED BY piton_event_buffer"),
-    " AND run_number = ?2 AND type = ?3 AND delivered_at IS NULL AND created_at <= ?4
-    ORDER BY seq LIMIT 1"
+    " AND run_number = ?2 AND type = ?3 AND delivered_at IS NULL ORDER BY seq LIMIT ?4"
 );
 
 pub(super) const EVENT_PAGE: &str =
@@ -60,12 +62,16 @@ fn decode(row: &Row<'_>) -> Outcome<EventRecord> {
         seq: cells.number(2)?,
         id: cells.shared(3)?,
         event_type: EventType::from_stored(cells.shared(4)?),
-        created_at: cells.time(5)?,
+        created_at: cells.time(CREATED_AT)?,
         delivered_at: cells.opt_time(6)?,
         consumed_by: cells.opt_text(7)?.map(StepName::from_stored),
         payload: cells.json(8)?,
     })
 }
+
+/// Buffered events that a wait looks at. Events arrive in the order of the clock, so that the first one tells; only
+/// a clock that was set back can have put one in time behind others that are late.
+const LATE_EVENTS_PASSED_MAX: i64 = 1000;
 
 /// The event a wait of this type takes next, if one arrived by the deadline.
 pub(super) fn oldest(
@@ -74,9 +80,13 @@ pub(super) fn oldest(
     event_type: &EventType,
     deadline: Option<Timestamp>,
 ) -> Outcome<Option<EventRecord>> {
-    let deadline = deadline.map_or(i64::MAX, Timestamp::as_millis);
-    let params = params![key.instance.0, key.run, event_type.as_str(), deadline];
-    db.one(EVENT_OLDEST, params, decode)
+    let event_type = event_type.as_str();
+    let params = params![key.instance.0, key.run, event_type, LATE_EVENTS_PASSED_MAX];
+    db.find(EVENT_BUFFER, params, |row| {
+        let arrived = Cells::keyed(row, TABLE)?.time(CREATED_AT)?;
+        let in_time = deadline.is_none_or(|deadline| arrived <= deadline);
+        in_time.then(|| decode(row)).transpose()
+    })
 }
 
 /// Marks an event as taken, so that no other wait finds it.
@@ -101,32 +111,32 @@ pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<Eve
 
 /// Stores an event and wakes the run that hibernates for it, in one transaction (rule R5).
 pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRecord> {
-    let db = &mut *batch.db;
-    let standing = instance::standing(db, &new.workflow, &new.id)?;
-    let key = standing.key;
+    let standing = instance::standing(batch.db, &new.workflow, &new.id)?;
+    let (key, run) = (standing.key, standing.run);
     if let Some(idempotency_key) = &new.idempotency_key {
         let params = params![key.0, idempotency_key];
-        if let Some(first) = db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)? {
+        let first = batch.db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)?;
+        if let Some(first) = first {
             return Ok(first);
         }
     }
-    let task = task::get(db, key)?;
-    let waits = step::waits_for(db, key, standing.run, &new.event_type)?;
+    let task = task::get(batch, key)?;
+    let waits = step::waits_for(batch.db, key, run, &new.event_type)?;
     let change = lifecycle::event_arrived(standing.status, task.as_ref(), waits, batch.now)?;
 
     let event = EventRecord {
         id: batch.ids.next("evt"),
-        run: standing.run,
-        seq: last_seq(db, key, standing.run)? + 1,
+        run,
+        seq: last_seq(batch.db, key, run)? + 1,
         event_type: new.event_type.clone(),
         payload: new.payload.clone(),
         created_at: batch.now,
         delivered_at: None,
         consumed_by: None,
     };
-    insert(db, key, &event, new)?;
+    insert(batch.db, key, &event, new)?;
     if let Some(task) = &task {
-        task::apply(db, key, task, &change)?;
+        task::apply(batch, key, task, &change)?;
         batch.hint_task(key, &new.workflow, task, &change);
     }
     Ok(event)

@@ -4,7 +4,7 @@ use piton_core::record::{InstanceKey, RunKey, Task};
 use piton_core::{Span, boundary, lifecycle, story};
 
 use super::batch::Batch;
-use super::trouble::{Outcome, Trouble};
+use super::trouble::Outcome;
 use super::{instance, log, task};
 use crate::store::Renewed;
 
@@ -17,11 +17,11 @@ pub(super) fn renew(
     let until = batch.now.plus(span);
     let mut renewed = Vec::with_capacity(keys.len());
     for key in keys {
-        let task = task::get(batch.db, key.instance)?;
+        let task = task::get_readable(batch, key.instance)?;
         let Ok(task) = boundary::guard(task.as_ref(), key) else {
             continue;
         };
-        task::renew(batch.db, key.instance, until)?;
+        task::renew(batch, key.instance, &task, until)?;
         renewed.push(Renewed { key: *key, pause_requested: task.pause_requested });
     }
     Ok(renewed)
@@ -30,7 +30,7 @@ pub(super) fn renew(
 /// Hands back the leases that are still held.
 pub(super) fn release(batch: &mut Batch<'_, '_>, keys: &[RunKey]) -> Outcome<()> {
     for key in keys {
-        let task = task::get(batch.db, key.instance)?;
+        let task = task::get_readable(batch, key.instance)?;
         let Ok(before) = boundary::guard(task.as_ref(), key) else {
             continue;
         };
@@ -47,15 +47,9 @@ pub(super) fn release(batch: &mut Batch<'_, '_>, keys: &[RunKey]) -> Outcome<()>
 /// that kills its process must end in quarantine and not in a loop.
 pub(super) fn release_all(batch: &mut Batch<'_, '_>) -> Outcome<()> {
     for key in task::leased(batch.db)? {
-        let before = match task::get(batch.db, key) {
-            Ok(Some(task)) => task,
-            Ok(None) => continue,
-            Err(Trouble::Answer(error)) => {
-                tracing::error!(%error, "a task cannot be released and is set aside");
-                task::set_aside(batch.db, key)?;
-                continue;
-            }
-            Err(trouble @ Trouble::Batch(_)) => return Err(trouble),
+        let Some(before) = task::get_readable(batch, key)? else {
+            task::set_aside(batch, key)?;
+            continue;
         };
         let mut change = lifecycle::release(&before, batch.now);
         if let boundary::TaskChange::Put(task) = &mut change.task {
@@ -72,7 +66,7 @@ fn apply(
     before: &Task,
     change: &lifecycle::Change,
 ) -> Outcome<()> {
-    task::apply(batch.db, key, before, &change.task)?;
+    task::apply(batch, key, before, &change.task)?;
     if let Some(paused) = &change.instance {
         instance::apply(batch.db, key, paused, batch.now)?;
         return log::tell(batch, key, before.run, story::paused());

@@ -94,7 +94,7 @@ pub(super) fn append(
     lines: &[LogLine],
 ) -> Outcome<()> {
     // Ended and superseded runs never change.
-    let live = task::get(batch.db, key)?.is_some_and(|task| task.run == run);
+    let live = task::get(batch, key)?.is_some_and(|task| task.run == run);
     if !live {
         return Ok(());
     }

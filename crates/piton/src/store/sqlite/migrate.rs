@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, Transaction};
 
+use super::open;
 use crate::Error;
 
 /// "Pitn", in the header of every database of ours.
@@ -30,9 +31,10 @@ fn newest() -> i32 {
 ///
 /// If it belongs to something else, or to a newer version of this code.
 pub(super) fn check(conn: &Connection, path: &Path) -> crate::Result<i32> {
+    let header = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
+    let read = || rusqlite::Result::Ok((header("application_id")?, header("user_version")?));
+    let (id, version) = read().map_err(|error| open::unusable(path, &error))?;
     let path = path.display();
-    let id: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let version: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let newest = newest();
     match (id, version) {
         (0, 0) => Ok(0),

@@ -12,7 +12,8 @@
 //!   3 run each request (request.rs): read the rows,         3 COMMIT, answer
 //!     ask piton_core, write what it says
 //!   4 COMMIT: one fsync for all of them
-//!   5 answer each, tell the observers
+//!   5 tell the observers, answer each
+//!   6 empty the log, if it has grown long (checkpoint.rs)
 //! ```
 //!
 //! What happens inside a transaction is in one file per duty (`create`, `claim`, `commit`, `steer`, `lease`,
@@ -26,16 +27,20 @@
 //! - **A failed statement concerns the whole batch**: it is rolled back and nobody is acknowledged. After a failed
 //!   commit or I/O error the store answers nothing any more: an fsync that failed is never tried again, because the
 //!   operating system may have dropped the pages it could not write.
+//! - **A fenced runner writes nothing.** Every boundary is held against the task's row, or against the copy of it that
+//!   the writer keeps as long as nobody else can have changed it (`leases`).
 //! - **One process.** The lock file proves it, so that leases found at start are released at once.
 
 mod batch;
 mod cells;
+mod checkpoint;
 mod claim;
 mod commit;
 mod create;
 mod event;
 mod instance;
 mod lease;
+mod leases;
 mod lock;
 mod log;
 mod migrate;
@@ -66,9 +71,10 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
 use self::batch::Batch;
+use self::leases::Leases;
 use self::lock::LockFile;
 use self::reader::ReadQueue;
-use self::request::{Job, Lines, Request, Steering};
+use self::request::{Job, Lines, Renewal, Request, Steering};
 use self::statements::Statements;
 use self::trouble::Outcome;
 use self::writer::{Failed, QUEUE_MAX, Writer};
@@ -86,7 +92,7 @@ pub struct SqliteStore {
     reads: ReadQueue,
     observers: Arc<Observers>,
     failed: Failed,
-    /// Answers when the writer thread is done.
+    /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
 
@@ -110,7 +116,7 @@ impl SqliteStore {
         open::create_file(&path)?;
         let conn = open::connect(&path)?;
         let version = migrate::check(&conn, &path)?;
-        open::configure_writer(&conn)?;
+        open::configure_writer(&conn, &path)?;
         let ids = Ids::new(runtime.clone());
         start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
@@ -139,7 +145,7 @@ impl SqliteStore {
     }
 
     /// Sends a request to the writer and waits for its answer.
-    fn write<I, O>(&self, input: I, request: fn(Job<I, O>) -> Request) -> Answer<O>
+    fn write<I, O>(&self, input: I, request: fn(Box<Job<I, O>>) -> Request) -> Answer<O>
     where
         I: Send + 'static,
         O: Send + 'static,
@@ -150,7 +156,10 @@ impl SqliteStore {
             if requests.send(request(job)).await.is_err() {
                 return Err(gone(&failed));
             }
-            answered.await.unwrap_or_else(|_| Err(gone(&failed)))
+            match answered.await {
+                Ok(job) => job.into_output(),
+                Err(_) => Err(gone(&failed)),
+            }
         })
     }
 
@@ -184,6 +193,7 @@ fn start_up(conn: &Connection, version: i32, ids: &Ids, now: Timestamp) -> Resul
         migrate::migrate(&tx, version)?;
         lease::release_all(&mut Batch {
             db: &mut Statements::of(conn),
+            leases: &mut Leases::default(),
             tx: &tx,
             now,
             ids,
@@ -247,11 +257,11 @@ impl Store for SqliteStore {
     }
 
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
-        self.write(boundary, Request::Commit)
+        self.write(boundary, Request::commit)
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
-        self.write((keys, lease), Request::Renew)
+        self.write(Renewal { keys, lease }, Request::Renew)
     }
 
     fn release(&self, keys: Vec<RunKey>) -> Answer<()> {
@@ -301,13 +311,16 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> Answer<()> {
-        let closing = self.write((), Request::Close);
+        let (requests, failed) = (self.requests.clone(), self.failed.clone());
         Box::pin(async move {
-            match closing.await {
-                // Closed before: that is what was asked for.
-                Err(StoreError::Unavailable(_)) => Ok(()),
-                answer => answer,
+            let (job, answered) = Job::new(());
+            if requests.send(Request::Close(job)).await.is_ok()
+                && let Ok(job) = answered.await
+            {
+                return job.into_output();
             }
+            // Closed before: that is what was asked for.
+            failed.get().map_or(Ok(()), |failure| Err(failure.to_error()))
         })
     }
 }

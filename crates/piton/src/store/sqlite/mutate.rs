@@ -16,19 +16,27 @@ use crate::store::{
     CreateRequest, Existing, Mutation, MutationError, SqlValue, SqliteWork, StoreError,
 };
 
+/// Whether it can do things that we do not know of.
+pub(super) fn is_user_sql(mutation: &Mutation) -> bool {
+    match mutation {
+        Mutation::Execute { .. } | Mutation::Sqlite(_) => true,
+        Mutation::Create { .. } | Mutation::SendEvent(_) => false,
+    }
+}
+
 /// Runs one mutation.
 pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()> {
     let outcome = match mutation {
         Mutation::Execute { sql, params } => execute(batch, &sql, params),
         Mutation::Sqlite(work) => run_user_code(batch, work),
         Mutation::Create { workflow, instance } => {
-            let request = CreateRequest {
+            let mut request = CreateRequest {
                 workflow,
                 instances: vec![instance],
                 existing: Existing::Refuse,
                 lease: None,
             };
-            create::create(batch, request).map(drop).map_err(as_mutation)
+            create::create(batch, &mut request).map(drop).map_err(as_mutation)
         }
         Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
     };
@@ -46,9 +54,12 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
 fn execute(batch: &mut Batch<'_, '_>, sql: &str, params: Vec<SqlValue>) -> Outcome<()> {
     let run = || {
         let mut statement = batch.tx.prepare_cached(sql)?;
-        statement.execute(params_from_iter(params))
+        let mut rows = statement.query(params_from_iter(params))?;
+        // Rows of a RETURNING are nobody's; the statement is done when they are read.
+        while rows.next()?.is_some() {}
+        rusqlite::Result::Ok(())
     };
-    run().map(drop).map_err(|error| judge(&error))
+    run().map_err(|error| judge(&error))
 }
 
 fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {

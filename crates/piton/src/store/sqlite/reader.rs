@@ -50,7 +50,7 @@ pub(super) fn start(path: &Path) -> crate::Result<Readers> {
     let mut readers = Readers { queue: ReadQueue(queue), threads: Vec::new() };
     for index in 0..READERS {
         let conn = open::connect(path)?;
-        open::configure_reader(&conn)?;
+        open::configure_reader(&conn, path)?;
         let reads = reads.clone();
         let thread = thread::Builder::new()
             .name(format!("piton-reader-{index}"))

@@ -1,35 +1,43 @@
 //! What travels to the writer thread and back.
 
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
-use piton_core::{InstanceId, Json, Span, WorkflowName};
+use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::trouble::{Failure, Outcome, Trouble};
 use super::{claim, commit, create, event, lease, log, steer};
 use crate::store::{
-    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, NewEvent,
-    Renewed, StoreError,
+    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, MutationError,
+    NewEvent, Renewed, StoreError,
 };
 
 /// One request, from its arrival to its answer.
+///
+/// The job itself travels to the writer and back, as one pointer: nothing in it is copied on the way, and what is
+/// left of it is freed by the thread that allocated it.
 pub(super) struct Job<I, O> {
-    input: Option<I>,
+    input: I,
     output: Option<Result<O, StoreError>>,
-    answer: oneshot::Sender<Result<O, StoreError>>,
+    caller: Option<oneshot::Sender<Box<Self>>>,
 }
 
 impl<I, O> Job<I, O> {
-    pub(super) fn new(input: I) -> (Self, oneshot::Receiver<Result<O, StoreError>>) {
-        let (answer, answered) = oneshot::channel();
-        let job = Self { input: Some(input), output: None, answer };
+    pub(super) fn new(input: I) -> (Box<Self>, oneshot::Receiver<Box<Self>>) {
+        let (caller, answered) = oneshot::channel();
+        let job = Box::new(Self { input, output: None, caller: Some(caller) });
         (job, answered)
     }
 
+    /// What the writer answered, for the caller to take.
+    pub(super) fn into_output(self) -> Result<O, StoreError> {
+        let never_run = || Err(StoreError::Failed("the request was never run".to_owned()));
+        self.output.unwrap_or_else(never_run)
+    }
+
     /// Runs inside the transaction and keeps the outcome for after the commit.
-    fn run(&mut self, work: impl FnOnce(I) -> Outcome<O>) -> Result<(), Failure> {
-        let input = self.input.take().expect("a job runs once");
-        self.output = Some(match work(input) {
+    fn run(&mut self, work: impl FnOnce(&mut I) -> Outcome<O>) -> Result<(), Failure> {
+        self.output = Some(match work(&mut self.input) {
             Ok(output) => Ok(output),
             Err(Trouble::Answer(error)) => Err(error),
             Err(Trouble::Batch(failure)) => return Err(failure),
@@ -42,13 +50,13 @@ impl<I, O> Job<I, O> {
     }
 
     /// Answers; nobody may be listening any more.
-    fn answer(self, failure: Option<&Failure>) {
-        let result = match (failure, self.output) {
-            (Some(failure), _) => Err(failure.to_error()),
-            (None, Some(output)) => output,
-            (None, None) => Err(StoreError::Failed("the request was never run".to_owned())),
-        };
-        let _ = self.answer.send(result);
+    fn answer(mut self: Box<Self>, failure: Option<&Failure>) {
+        if let Some(failure) = failure {
+            self.output = Some(Err(failure.to_error()));
+        }
+        if let Some(caller) = self.caller.take() {
+            let _ = caller.send(self);
+        }
     }
 }
 
@@ -56,11 +64,16 @@ impl<I, O> Job<I, O> {
 pub(super) type Closing = Job<(), ()>;
 
 impl Closing {
-    /// Answers after everything is closed.
-    pub(super) fn finish(mut self, failure: Option<&Failure>) {
+    /// It has no part in a transaction: it is answered when everything is closed.
+    pub(super) fn accept(&mut self) {
         self.output = Some(Ok(()));
-        self.answer(failure);
     }
+}
+
+/// Leases to extend.
+pub(super) struct Renewal {
+    pub(super) keys: Vec<RunKey>,
+    pub(super) lease: Span,
 }
 
 /// What a steering request names.
@@ -77,18 +90,21 @@ pub(super) struct Lines {
     pub(super) lines: Vec<LogLine>,
 }
 
+/// Whether a boundary runs code of the user's.
+pub(super) struct HasMutations(bool);
+
 /// Everything the writer thread does.
 pub(super) enum Request {
-    Create(Job<CreateRequest, Vec<Created>>),
-    SendEvent(Job<NewEvent, EventRecord>),
-    Steer(Job<Steering, InstanceRecord>),
-    Claim(Job<ClaimRequest, ClaimAnswer>),
-    Commit(Job<Boundary, Committed>),
-    Renew(Job<(Vec<RunKey>, Span), Vec<Renewed>>),
-    Release(Job<Vec<RunKey>, ()>),
-    AppendLogs(Job<Lines, ()>),
+    Create(Box<Job<CreateRequest, Vec<Created>>>),
+    SendEvent(Box<Job<NewEvent, EventRecord>>),
+    Steer(Box<Job<Steering, InstanceRecord>>),
+    Claim(Box<Job<ClaimRequest, ClaimAnswer>>),
+    Commit(Box<Job<Boundary, Committed>>, HasMutations),
+    Renew(Box<Job<Renewal, Vec<Renewed>>>),
+    Release(Box<Job<Vec<RunKey>, ()>>),
+    AppendLogs(Box<Job<Lines, ()>>),
     /// Ends the thread once everything accepted before it is done.
-    Close(Closing),
+    Close(Box<Closing>),
 }
 
 /// Does the same to the job inside, whatever it is.
@@ -99,7 +115,7 @@ macro_rules! with_job {
             Request::SendEvent($job) => $do,
             Request::Steer($job) => $do,
             Request::Claim($job) => $do,
-            Request::Commit($job) => $do,
+            Request::Commit($job, _) => $do,
             Request::Renew($job) => $do,
             Request::Release($job) => $do,
             Request::AppendLogs($job) => $do,
@@ -109,18 +125,23 @@ macro_rules! with_job {
 }
 
 impl Request {
+    pub(super) fn commit(job: Box<Job<Boundary, Committed>>) -> Self {
+        let mutations = !job.input.mutations.is_empty();
+        Self::Commit(job, HasMutations(mutations))
+    }
+
     /// Runs the request inside the batch's transaction.
     pub(super) fn run(&mut self, batch: &mut Batch<'_, '_>) -> Result<(), Failure> {
         match self {
             Request::Create(job) => job.run(|request| create::create(batch, request)),
-            Request::SendEvent(job) => job.run(|new| event::send(batch, &new)),
+            Request::SendEvent(job) => job.run(|new| event::send(batch, new)),
             Request::Steer(job) => {
                 job.run(|to| steer::steer(batch, &to.workflow, &to.id, to.action))
             }
-            Request::Claim(job) => job.run(|request| claim::claim(batch, &request)),
-            Request::Commit(job) => job.run(|boundary| commit::commit(batch, boundary)),
-            Request::Renew(job) => job.run(|(keys, span)| lease::renew(batch, &keys, span)),
-            Request::Release(job) => job.run(|keys| lease::release(batch, &keys)),
+            Request::Claim(job) => job.run(|request| claim::claim(batch, request)),
+            Request::Commit(job, _) => job.run(|boundary| commit::commit(batch, boundary)),
+            Request::Renew(job) => job.run(|to| lease::renew(batch, &to.keys, to.lease)),
+            Request::Release(job) => job.run(|keys| lease::release(batch, keys)),
             Request::AppendLogs(job) => {
                 job.run(|to| log::append(batch, to.instance, to.run, &to.lines))
             }
@@ -135,33 +156,30 @@ impl Request {
 
     /// Tells the caller: its own outcome, or why the whole batch failed.
     pub(super) fn answer(self, failure: Option<&Failure>) {
-        with_job!(self, job => job.answer(failure));
-    }
-
-    /// Whether it runs code of the user's.
-    pub(super) fn has_mutations(&self) -> bool {
-        match self {
-            Request::Commit(job) => job.input.as_ref().is_some_and(|b| !b.mutations.is_empty()),
-            Request::Create(_)
-            | Request::SendEvent(_)
-            | Request::Steer(_)
-            | Request::Claim(_)
-            | Request::Renew(_)
-            | Request::Release(_)
-            | Request::AppendLogs(_)
-            | Request::Close(_) => false,
+        match (self, failure) {
+            (Request::Commit(mut job, HasMutations(true)), Some(failure))
+                if failure.by_mutations =>
+            {
+                job.output = Some(Err(StoreError::Mutation(MutationError {
+                    code: Code::StepTransaction,
+                    message: failure.message.clone(),
+                })));
+                job.answer(None);
+            }
+            (request, failure) => with_job!(request, job => job.answer(failure)),
         }
     }
 
     /// Bytes of payload it brings, roughly: what bounds a transaction beside the number of requests.
     pub(super) fn payload_bytes(&self) -> usize {
         match self {
-            Request::Create(job) => job.input.as_ref().map_or(0, |request| {
-                request.instances.iter().map(|new| new.params.len_bytes()).sum()
-            }),
-            Request::SendEvent(job) => job.input.as_ref().map_or(0, |new| new.payload.len_bytes()),
-            Request::Commit(job) => job.input.as_ref().map_or(0, boundary_bytes),
-            Request::AppendLogs(job) => job.input.as_ref().map_or(0, |to| lines_bytes(&to.lines)),
+            Request::Create(job) => {
+                let params = job.input.instances.iter().map(|new| &new.params);
+                params.map(Json::len_bytes).sum()
+            }
+            Request::SendEvent(job) => job.input.payload.len_bytes(),
+            Request::Commit(job, _) => boundary_bytes(&job.input),
+            Request::AppendLogs(job) => lines_bytes(&job.input.lines),
             Request::Steer(_)
             | Request::Claim(_)
             | Request::Renew(_)

@@ -19,7 +19,7 @@ pub(super) fn steer(
 ) -> Outcome<InstanceRecord> {
     let found = instance::by_id(batch.db, workflow, id)?;
     let before = found.ok_or_else(|| instance::not_found(workflow, id))?;
-    let task = task::get(batch.db, before.key)?;
+    let task = task::get(batch, before.key)?;
     let changed = match action {
         Action::Pause => pause(batch, &before, task.as_ref())?,
         Action::Resume => resume(batch, &before, task.as_ref())?,
@@ -63,7 +63,7 @@ fn apply(
     change: &lifecycle::Change,
     line: SystemLine,
 ) -> Outcome<()> {
-    task::apply(batch.db, before.key, task, &change.task)?;
+    task::apply(batch, before.key, task, &change.task)?;
     if let Some(instance) = &change.instance {
         instance::apply(batch.db, before.key, instance, batch.now)?;
     }
@@ -77,7 +77,7 @@ fn terminate(
     task: Option<&Task>,
 ) -> Outcome<bool> {
     let change = lifecycle::terminate(before.status, batch.now)?;
-    task::delete(batch.db, before.key)?;
+    task::delete(batch, before.key)?;
     if let Some(instance) = &change.instance {
         instance::apply(batch.db, before.key, instance, batch.now)?;
     }
@@ -95,8 +95,8 @@ fn restart(
     task: Option<&Task>,
 ) -> Outcome<bool> {
     let next = lifecycle::restart(before.run, task, batch.now);
-    task::delete(batch.db, before.key)?;
-    task::insert(batch.db, before.key, &before.workflow, &next, None)?;
+    task::delete(batch, before.key)?;
+    task::insert(batch, before.key, &before.workflow, &next, None)?;
     instance::restart(batch.db, before.key, next.run, batch.now)?;
     let line = story::restarted(next.run, before.status, before.error.as_ref());
     log::tell(batch, before.key, next.run, line)?;

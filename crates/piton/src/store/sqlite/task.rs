@@ -5,11 +5,12 @@ use std::sync::Arc;
 use piton_core::boundary::TaskChange;
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{Timestamp, WorkflowName};
-use rusqlite::{Row, params};
+use rusqlite::{Params, Row, params};
 
+use super::batch::Batch;
 use super::cells::Cells;
 use super::statements::Statements;
-use super::trouble::Outcome;
+use super::trouble::{Outcome, Trouble};
 
 const TABLE: &str = "piton_task";
 
@@ -85,8 +86,33 @@ pub(super) struct Candidate {
     pub(super) workflow: usize,
 }
 
-pub(super) fn get(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
+/// The task of an instance, if its run is alive.
+pub(super) fn get(batch: &mut Batch<'_, '_>, key: InstanceKey) -> Outcome<Option<Task>> {
+    if let Some(task) = batch.leases.get(key) {
+        debug_assert_eq!(read(batch.db, key).ok(), Some(Some(task)), "a stale lease");
+        return Ok(Some(task));
+    }
+    let task = read(batch.db, key)?;
+    if let Some(task) = &task {
+        batch.leases.note(key, task);
+    }
+    Ok(task)
+}
+
+fn read(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
     db.one(TASK_GET, [key.0], |row| decode(row, key))
+}
+
+/// Like [`get`], for those who work through many tasks: one that cannot be read is reported and passed over, so
+/// that it cannot keep the others from going on.
+pub(super) fn get_readable(batch: &mut Batch<'_, '_>, key: InstanceKey) -> Outcome<Option<Task>> {
+    match get(batch, key) {
+        Err(Trouble::Answer(error)) => {
+            tracing::error!(%error, "a task cannot be read and is passed over");
+            Ok(None)
+        }
+        outcome => outcome,
+    }
 }
 
 fn decode(row: &Row<'_>, key: InstanceKey) -> Outcome<Task> {
@@ -111,101 +137,114 @@ pub(super) fn workflow(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Opt
     })
 }
 
+/// Writes a row, and notes what it is then; `None` is "no longer there, or not to be believed". The only way.
+fn write(
+    batch: &mut Batch<'_, '_>,
+    key: InstanceKey,
+    row: Option<&Task>,
+    sql: &'static str,
+    params: impl Params,
+) -> Outcome<()> {
+    batch.db.execute(sql, params)?;
+    match row {
+        Some(task) => batch.leases.note(key, task),
+        None => batch.leases.forget(key),
+    }
+    Ok(())
+}
+
 pub(super) fn insert(
-    db: &mut Statements<'_>,
+    batch: &mut Batch<'_, '_>,
     key: InstanceKey,
     workflow: &WorkflowName,
     task: &Task,
     owner: Option<&Arc<str>>,
 ) -> Outcome<()> {
-    db.execute(
-        TASK_INSERT,
-        params![
-            key.0,
-            workflow.as_str(),
-            task.run,
-            task.kind.as_str(),
-            task.state.as_str(),
-            task.run_at.as_millis(),
-            task.lease_until.map(Timestamp::as_millis),
-            owner,
-            signed(task.epoch),
-            task.claims_without_progress,
-            task.pause_requested,
-        ],
-    )?;
-    Ok(())
+    let params = params![
+        key.0,
+        workflow.as_str(),
+        task.run,
+        task.kind.as_str(),
+        task.state.as_str(),
+        task.run_at.as_millis(),
+        task.lease_until.map(Timestamp::as_millis),
+        owner,
+        signed(task.epoch),
+        task.claims_without_progress,
+        task.pause_requested,
+    ];
+    write(batch, key, Some(task), TASK_INSERT, params)
 }
 
 /// Makes the row what `change` says; `before` is what it is now.
 pub(super) fn apply(
-    db: &mut Statements<'_>,
+    batch: &mut Batch<'_, '_>,
     key: InstanceKey,
     before: &Task,
     change: &TaskChange,
 ) -> Outcome<()> {
     match change {
-        TaskChange::Keep => {}
-        TaskChange::Delete => delete(db, key)?,
-        TaskChange::Put(task) => put(db, key, before, task)?,
+        TaskChange::Keep => Ok(()),
+        TaskChange::Delete => delete(batch, key),
+        TaskChange::Put(task) => put(batch, key, before, task),
     }
-    Ok(())
 }
 
-fn put(db: &mut Statements<'_>, key: InstanceKey, before: &Task, task: &Task) -> Outcome<()> {
+fn put(batch: &mut Batch<'_, '_>, key: InstanceKey, before: &Task, task: &Task) -> Outcome<()> {
     let noted = Task {
         claims_without_progress: task.claims_without_progress,
         pause_requested: task.pause_requested,
         ..*before
     };
     if noted == *task {
-        let claims = task.claims_without_progress;
-        db.execute(TASK_NOTE, params![key.0, claims, task.pause_requested])?;
-        return Ok(());
+        let params = params![key.0, task.claims_without_progress, task.pause_requested];
+        return write(batch, key, Some(task), TASK_NOTE, params);
     }
-    db.execute(
-        TASK_PUT,
-        params![
-            key.0,
-            task.run,
-            task.kind.as_str(),
-            task.state.as_str(),
-            task.run_at.as_millis(),
-            task.lease_until.map(Timestamp::as_millis),
-            signed(task.epoch),
-            task.claims_without_progress,
-            task.pause_requested,
-        ],
-    )?;
-    Ok(())
+    let params = params![
+        key.0,
+        task.run,
+        task.kind.as_str(),
+        task.state.as_str(),
+        task.run_at.as_millis(),
+        task.lease_until.map(Timestamp::as_millis),
+        signed(task.epoch),
+        task.claims_without_progress,
+        task.pause_requested,
+    ];
+    write(batch, key, Some(task), TASK_PUT, params)
 }
 
 /// Leases the row to `owner` as `task` says.
 pub(super) fn lease(
-    db: &mut Statements<'_>,
+    batch: &mut Batch<'_, '_>,
     key: InstanceKey,
     task: &Task,
     owner: &Arc<str>,
 ) -> Outcome<()> {
     let until = task.lease_until.map(Timestamp::as_millis);
     let (epoch, claims) = (signed(task.epoch), task.claims_without_progress);
-    db.execute(TASK_CLAIM, params![key.0, until, owner, epoch, claims])?;
-    Ok(())
+    let params = params![key.0, until, owner, epoch, claims];
+    write(batch, key, Some(task), TASK_CLAIM, params)
 }
 
-pub(super) fn renew(db: &mut Statements<'_>, key: InstanceKey, until: Timestamp) -> Outcome<()> {
-    db.execute(TASK_RENEW, params![key.0, until.as_millis()])?;
-    Ok(())
+/// Extends the lease of a task that is leased.
+pub(super) fn renew(
+    batch: &mut Batch<'_, '_>,
+    key: InstanceKey,
+    task: &Task,
+    until: Timestamp,
+) -> Outcome<()> {
+    let renewed = Task { lease_until: Some(until), ..*task };
+    let params = params![key.0, until.as_millis()];
+    write(batch, key, Some(&renewed), TASK_RENEW, params)
 }
 
-pub(super) fn delete(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<()> {
-    db.execute(TASK_DELETE, [key.0])?;
-    Ok(())
+pub(super) fn delete(batch: &mut Batch<'_, '_>, key: InstanceKey) -> Outcome<()> {
+    write(batch, key, None, TASK_DELETE, [key.0])
 }
 
-pub(super) fn set_aside(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<()> {
-    db.execute(TASK_SET_ASIDE, [key.0])?;
-    Ok(())
+pub(super) fn set_aside(batch: &mut Batch<'_, '_>, key: InstanceKey) -> Outcome<()> {
+    write(batch, key, None, TASK_SET_ASIDE, [key.0])
 }
 
 /// The oldest due tasks of a workflow that resume something, or that are new.

@@ -29,23 +29,31 @@ pub(super) struct Failure {
     pub(super) fatal: bool,
     /// What happened and what to do.
     pub(super) message: String,
+    /// It was user code, although only the commit showed it: its steps fail, the others may try again.
+    pub(super) by_mutations: bool,
 }
 
 impl Failure {
     pub(super) fn fatal(message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { fatal: true, message }
+        Self { fatal: true, message: message.into(), by_mutations: false }
     }
 
     pub(super) fn passing(message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { fatal: false, message }
+        Self { fatal: false, message: message.into(), by_mutations: false }
     }
 
     /// A failed COMMIT: unlike a failed statement it may have reached the disk halfway, so that only reasons
     /// known to come before any write leave the store usable.
     pub(super) fn of_commit(error: &rusqlite::Error) -> Self {
         match code_of(error) {
+            // Our own tables have no such constraint.
+            Some(ErrorCode::ConstraintViolation) => Self {
+                by_mutations: true,
+                ..Self::passing(format!(
+                    "a step's transaction broke a constraint that is checked at the commit ({error}); \
+                     tables that steps write must not have constraints DEFERRABLE INITIALLY DEFERRED"
+                ))
+            },
             Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::ReadOnly) => {
                 error.into()
             }

@@ -1,21 +1,24 @@
 //! The one thread that writes, and group commit.
 //!
 //! It blocks for the first request, takes everything that is queued behind it, runs all of it in one transaction,
-//! commits once, and only then answers each request and tells the observers (rule R1). Nothing waits on purpose:
+//! commits once, and only then tells the observers and answers each request (rule R1). Nothing waits on purpose:
 //! under load the queue fills while the disk syncs, and one sync pays for all of them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
 use super::batch::Batch;
+use super::checkpoint::Checkpoints;
+use super::leases::Leases;
 use super::lock::LockFile;
 use super::reader::Readers;
-use super::request::{Closing, Request};
+use super::request::Request;
 use super::statements::Statements;
-use super::trouble::{Failure, code_of};
+use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
 use crate::store::{Hint, Observers};
 
@@ -27,6 +30,9 @@ const BATCH_MAX: usize = 1024;
 
 /// Payload of one transaction: past it, what is queued waits for the next.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Changes when another connection has committed something, and only then.
+pub(super) const DATA_VERSION: &str = "PRAGMA data_version";
 
 /// Why the store has failed for good; empty while it works.
 pub(super) type Failed = Arc<OnceLock<Failure>>;
@@ -52,10 +58,12 @@ impl Writer {
         let conn = self.conn;
         let mut work = Work {
             db: Statements::of(&conn),
+            leases: Leases::default(),
             runtime: self.runtime,
             ids: self.ids,
             observers: self.observers,
             failed: self.failed,
+            checkpoints: Checkpoints::new(),
             hints: Vec::new(),
         };
         let mut closing = Vec::new();
@@ -74,7 +82,7 @@ impl Writer {
             Some(Failure::passing(message))
         });
         for close in closing {
-            close.finish(failure.as_ref());
+            close.answer(failure.as_ref());
         }
     }
 }
@@ -83,15 +91,16 @@ impl Writer {
 fn gather(
     queue: &mut mpsc::Receiver<Request>,
     requests: &mut Vec<Request>,
-    closing: &mut Vec<Closing>,
+    closing: &mut Vec<Request>,
 ) -> bool {
     let mut bytes = 0;
     let mut next = queue.blocking_recv();
-    while let Some(request) = next {
-        if let Request::Close(job) = request {
+    while let Some(mut request) = next {
+        if let Request::Close(job) = &mut request {
+            job.accept();
             // Whoever got in is served; nobody else gets in.
             queue.close();
-            closing.push(job);
+            closing.push(request);
         } else {
             bytes += request.payload_bytes();
             requests.push(request);
@@ -107,54 +116,90 @@ fn gather(
 /// The part of the writer that borrows the connection.
 struct Work<'c> {
     db: Statements<'c>,
+    leases: Leases,
     runtime: Arc<dyn Runtime>,
     ids: Ids,
     observers: Arc<Observers>,
     failed: Failed,
+    checkpoints: Checkpoints,
     hints: Vec<Hint>,
 }
 
 impl Work<'_> {
-    /// Runs, commits, answers, tells.
+    /// Runs, commits, tells, answers.
     fn serve(&mut self, requests: &mut Vec<Request>) {
         self.hints.clear();
         let failure = match self.failed.get() {
             Some(failure) => Some(failure.clone()),
             None => self.transact(requests).err(),
         };
-        if let Some(failure) = &failure {
-            if failure.fatal && self.failed.set(failure.clone()).is_ok() {
-                tracing::error!(reason = %failure.message, "the store has failed and acknowledges nothing any more");
-            }
-            self.hints.clear();
+        match &failure {
+            None => self.tell(),
+            Some(failure) => self.note(failure),
         }
-        // Before the answers: who has one can rely on the observers having been told.
-        if !self.hints.is_empty() {
-            self.observers.tell(self.hints.drain(..));
-        }
+        let served = requests.len();
         for request in requests.drain(..) {
             request.answer(failure.as_ref());
+        }
+        if self.failed.get().is_none()
+            && let Err(failure) = self.checkpoints.after(served, &mut self.db)
+        {
+            self.note(&failure);
+        }
+    }
+
+    /// Tells the observers, before the answers: who has one can rely on it.
+    fn tell(&mut self) {
+        if self.hints.is_empty() {
+            return;
+        }
+        // A hint may be lost; the writer may not.
+        let (observers, hints) = (&self.observers, self.hints.drain(..));
+        if catch_unwind(AssertUnwindSafe(|| observers.tell(hints))).is_err() {
+            tracing::error!("an observer of the store panicked");
+        }
+    }
+
+    /// Remembers a failure that nothing can follow.
+    fn note(&self, failure: &Failure) {
+        if failure.fatal && self.failed.set(failure.clone()).is_ok() {
+            tracing::error!(reason = %failure.message, "the store has failed and acknowledges nothing any more");
         }
     }
 
     fn transact(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
         let conn = self.db.conn();
+        let result = self.run_and_commit(requests);
+        if result.is_err() {
+            self.leases.forget_all();
+        }
+        if result.is_err() && !conn.is_autocommit() {
+            return Err(Failure::fatal(
+                "a transaction could not be rolled back; restart the process: what was acknowledged is safe",
+            ));
+        }
+        result
+    }
+
+    fn run_and_commit(&mut self, requests: &mut [Request]) -> Result<(), Failure> {
+        let conn = self.db.conn();
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)
             .map_err(|error| Failure::from(&error))?;
+        let data_version = self.db.row(DATA_VERSION, |row| row.get(0));
+        self.leases.begin(data_version.map_err(|error| Failure::from(&error))?);
         let mut batch = Batch {
             db: &mut self.db,
+            leases: &mut self.leases,
             tx: &tx,
             now: self.runtime.now(),
             ids: &self.ids,
             hints: &mut self.hints,
             rows_undone: 0,
         };
-        let mut has_mutations = false;
         for request in requests.iter_mut() {
-            has_mutations |= request.has_mutations();
             run_one(&mut batch, request)?;
         }
-        commit(tx, has_mutations)
+        tx.commit().map_err(|error| Failure::of_commit(&error))
     }
 }
 
@@ -166,20 +211,6 @@ fn run_one(batch: &mut Batch<'_, '_>, request: &mut Request) -> Result<(), Failu
         return Err(Failure::passing("internal: a refused request wrote something"));
     }
     Ok(())
-}
-
-fn commit(tx: Transaction<'_>, has_mutations: bool) -> Result<(), Failure> {
-    let Err(error) = tx.commit() else {
-        return Ok(());
-    };
-    // A foreign key of the user's that is checked at the commit only. Nothing reached the disk.
-    if has_mutations && code_of(&error) == Some(ErrorCode::ConstraintViolation) {
-        return Err(Failure::passing(format!(
-            "a step's transaction broke a constraint that is checked at the commit ({error}); \
-             do not declare constraints DEFERRABLE INITIALLY DEFERRED on tables that steps write"
-        )));
-    }
-    Err(Failure::of_commit(&error))
 }
 
 /// Marks the store as failed if the thread panics, so that callers learn why nobody answers.

@@ -90,9 +90,8 @@ CREATE TABLE piton_event (
     PRIMARY KEY (instance_key, run_number, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The buffer of each type: its first entry is the next event to be taken, however many follow. With created_at
--- it answers "arrived by the deadline" without touching the table.
-CREATE INDEX piton_event_buffer ON piton_event (instance_key, run_number, type, seq, created_at)
+-- The buffer of each type: its first entry is the next event to be taken, however many follow.
+CREATE INDEX piton_event_buffer ON piton_event (instance_key, run_number, type, seq)
     WHERE delivered_at IS NULL;
 CREATE UNIQUE INDEX piton_event_by_idempotency_key ON piton_event (instance_key, idempotency_key)
     WHERE idempotency_key IS NOT NULL;

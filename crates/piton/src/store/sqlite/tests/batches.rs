@@ -165,3 +165,72 @@ async fn thousands_of_requests_at_once_are_all_answered() {
     futures_util::future::join_all((0..3000).map(create)).await;
     assert_eq!(place.count("SELECT count(*) FROM piton_step"), 9000);
 }
+
+#[tokio::test]
+async fn the_write_ahead_log_is_emptied_as_it_grows_and_when_a_long_read_ends() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let size = |name: &str| {
+        let path = place.directory.path().join(name);
+        std::fs::metadata(path).expect("exists").len() >> 20
+    };
+    let write = async |from: u32| {
+        let large = |position| {
+            let mut large = boundary(key, &[position]);
+            let text = format!("\"{}\"", "x".repeat(64 * 1024));
+            large.steps[0].record.result = Some(Json::from_valid_text(text));
+            store.commit(large)
+        };
+        for start in (from..from + 768).step_by(64) {
+            let all = futures_util::future::join_all((start..start + 64).map(large)).await;
+            assert!(all.iter().all(Result::is_ok));
+        }
+    };
+    write(0).await;
+    assert!(size("piton.db") >= 16, "some of the 48 MiB are in the file");
+    assert!(size("piton.db-wal") < 48, "the log was used again");
+
+    let outside = place.outside();
+    outside.execute_batch("BEGIN; SELECT count(*) FROM piton_step").expect("reads");
+    write(1000).await;
+    let kept = size("piton.db-wal");
+    assert!(kept >= 48, "the reader still needs it: {kept} MiB");
+    outside.execute_batch("COMMIT").expect("ends");
+    write(2000).await;
+    write(3000).await;
+    assert!(size("piton.db") > 128, "the file has caught up");
+}
+
+#[tokio::test]
+async fn what_others_do_to_a_task_is_seen_by_the_very_next_boundary() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let other = create_leased(&store, "b").await;
+    store.commit(boundary(key, &[0])).await.expect("commits");
+    place
+        .outside()
+        .execute_batch("UPDATE piton_task SET epoch = 7 WHERE instance_key = 1")
+        .expect("takes it away");
+    let answer = store.commit(boundary(key, &[1])).await;
+    assert!(matches!(answer, Err(StoreError::Fenced)), "another program");
+
+    let key = RunKey { epoch: 7, ..key };
+    store.commit(boundary(key, &[1])).await.expect("commits");
+    let taken = sql("UPDATE piton_task SET epoch = 8 WHERE instance_key = 1");
+    store.commit(with(taken, boundary(other, &[0]))).await.expect("commits");
+    let answer = store.commit(boundary(key, &[2])).await;
+    assert!(matches!(answer, Err(StoreError::Fenced)), "user SQL of another step");
+
+    let key = RunKey { epoch: 8, ..key };
+    let fails = Boundary {
+        mutations: vec![
+            sql("UPDATE piton_task SET epoch = 9 WHERE instance_key = 1"),
+            sql("INSERT INTO nowhere VALUES (1)"),
+        ],
+        ..boundary(other, &[1])
+    };
+    store.commit(fails).await.expect_err("rolled back");
+    store.commit(boundary(key, &[2])).await.expect("commits");
+}

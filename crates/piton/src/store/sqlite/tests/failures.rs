@@ -87,7 +87,8 @@ async fn a_deferred_constraint_fails_the_batch_and_not_the_store() {
     .await;
     let orphan = with(sql("INSERT INTO child VALUES (1)"), boundary(key, &[0]));
     let error = store.commit(orphan).await.expect_err("orphan");
-    assert!(unavailable(&error).contains("DEFERRED"), "{error}");
+    assert!(matches!(error, StoreError::Mutation(_)), "{error}");
+    assert!(error.to_string().contains("DEFERRED"), "{error}");
     store.commit(boundary(key, &[0])).await.expect("commits");
 }
 
@@ -119,4 +120,24 @@ async fn a_damaged_row_is_named_and_does_not_stop_the_others() {
     assert_eq!(answer.next_due_at, Some(lease_until), "the damaged ones are not due for ever");
     let error = store.instance(workflow(), id("worse")).await.expect_err("damaged");
     assert!(error.to_string().contains("\"dreaming\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_row_of_a_held_run_costs_no_other_run_its_lease() {
+    let place = Place::new();
+    let store = place.open();
+    let keys = vec![
+        create_leased(&store, "good").await,
+        create_leased(&store, "bad").await,
+        create_leased(&store, "better").await,
+    ];
+    place
+        .outside()
+        .execute_batch("UPDATE piton_task SET state = 'lost' WHERE instance_key = 2")
+        .expect("damages");
+    let renewed = store.renew(keys.clone(), Span::from_millis(1)).await.expect("renews");
+    let renewed: Vec<_> = renewed.iter().map(|r| r.key).collect();
+    assert_eq!(renewed, [keys[0], keys[2]]);
+    store.release(keys).await.expect("releases");
+    assert_eq!(place.count("SELECT count(*) FROM piton_task WHERE state = 'pending'"), 2);
 }

@@ -62,7 +62,7 @@ fn the_settings_that_durability_rests_on_are_in_force() {
     let place = Place::new();
     open::create_file(&place.path()).expect("creates");
     let conn = open::connect(&place.path()).expect("opens");
-    open::configure_writer(&conn).expect("configures");
+    open::configure_writer(&conn, &place.path()).expect("configures");
     let pragma = |name: &str| -> String {
         conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
             .map(|value| format!("{value:?}"))
@@ -73,7 +73,7 @@ fn the_settings_that_durability_rests_on_are_in_force() {
     assert_eq!(pragma("mmap_size"), "Integer(0)");
     // A database that cannot be in WAL mode is noticed.
     let memory = Connection::open_in_memory().expect("opens");
-    let error = open::configure_writer(&memory).expect_err("refused");
+    let error = open::configure_writer(&memory, &place.path()).expect_err("refused");
     assert!(error.message().contains("journal_mode"), "{}", error.message());
 }
 

@@ -147,3 +147,71 @@ async fn creating_skips_or_refuses_what_exists() {
     let ids: Vec<_> = created.iter().map(|c| c.instance.id.as_str()).collect();
     assert_eq!(ids, ["c", "a"]);
 }
+
+#[tokio::test]
+async fn every_kind_of_step_reads_back_as_it_was_written() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let error = piton_core::record::RecordedError {
+        code: Some("E1".into()),
+        stack: Some("caused by: \"rain\"".into()),
+        ..piton_core::record::RecordedError::new("Error", "no \u{1f9d7}")
+    };
+    let steps = [
+        step(0),
+        StepRecord { attempts_max: None, result: None, ..step(1) },
+        StepRecord { timeout_ms: Some(5), ..step(2) },
+        StepRecord {
+            status: StepStatus::Errored,
+            error: Some(error.clone()),
+            result: None,
+            ..step(3)
+        },
+        StepRecord {
+            status: StepStatus::Waiting,
+            next_retry_at: Some(Timestamp::from_millis(-7)),
+            error: Some(error),
+            result: None,
+            ..step(4)
+        },
+        wait(5, "approved", Timestamp::from_millis(i64::MAX)),
+        StepRecord { step_type: StepType::Sleep, seq: 9, ..step(6) },
+    ];
+    for step in &steps {
+        let mut boundary = boundary(key, &[0]);
+        boundary.steps[0].record = step.clone();
+        store.commit(boundary).await.expect("commits");
+    }
+    let read = store.load_steps(key.instance, 0).await.expect("reads");
+    assert_eq!(read, steps);
+}
+
+#[tokio::test]
+async fn an_event_that_came_too_late_is_left_for_the_next_wait() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "a").await;
+    let deadline = place.now().plus(Span::from_millis(1_000));
+    place.pass(1_001);
+    store.send_event(event("a", "approved")).await.expect("sent");
+    let look = |position, deadline| Boundary {
+        waits: vec![WaitLook {
+            record: wait(position, "approved", deadline),
+            row: RowState::New,
+            seq: position,
+        }],
+        ..boundary(key, &[])
+    };
+    let late = store.commit(look(0, deadline)).await.expect("commits");
+    assert_eq!(late.settled[0].status, StepStatus::Errored);
+    place.pass(-500);
+    store.send_event(event("a", "approved")).await.expect("sent");
+    let seqs =
+        |place: &Place| place.count("SELECT seq FROM piton_event WHERE delivered_at IS NOT NULL");
+    let in_time = store.commit(look(1, deadline)).await.expect("commits");
+    assert_eq!(in_time.settled[0].status, StepStatus::Completed);
+    assert_eq!(seqs(&place), 2, "the clock was set back: the second event was in time");
+    let told = messages(&store, key).await;
+    assert!(told[1].starts_with("timed out: no event of type `approved`"), "{told:?}");
+}
