@@ -267,7 +267,7 @@ impl State {
         transaction.map(|outgoing| outgoing.write.record.seq)
     }
 
-    /// Something must be written: results, a wait that is not registered, a wait that was dropped.
+    /// Something must be written: results, or a wait that is not registered. A dropped wait goes with the next.
     pub(super) fn has_news(&self) -> bool {
         let unwritten =
             |name| self.slots.get(name).is_some_and(|slot: &Slot| slot.row != RowState::Stored);
