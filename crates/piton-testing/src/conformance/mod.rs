@@ -110,6 +110,7 @@ macro_rules! store_conformance {
                 simultaneous_claims_share_the_work_and_strand_nothing,
                 a_task_claimed_too_often_without_progress_is_quarantined,
                 a_quarantined_instance_can_be_restarted,
+                suspects_are_claimed_one_at_a_time_by_those_who_ask_for_one,
                 progress_clears_the_count_of_claims,
                 the_rules_of_a_claim_are_the_callers,
                 tasks_that_are_quarantined_or_held_do_not_delay_others,

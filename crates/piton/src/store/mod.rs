@@ -79,8 +79,9 @@ pub trait Store: Send + Sync + 'static {
     /// work, each by `run_at` and then in the order of creation. A lease that ran out is resuming work.
     ///
     /// Each claim moves the task's epoch, counts, sets `started_at` once and the status to `active`. A task
-    /// whose pause was requested is held, one with too many claims is quarantined; neither is returned. After
-    /// a crash the claim stands until its lease runs out.
+    /// whose pause was requested is held, one with too many claims is quarantined, one with many is set aside as a
+    /// suspect; none of them is returned, but for one suspect, the oldest, to a runner that has none. After a crash
+    /// the claim stands until its lease runs out.
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer>;
 
     /// All steps of a run in order of position. A read.
@@ -279,6 +280,8 @@ pub struct ClaimRequest {
     pub workflows: Arc<[WorkflowName]>,
     /// How many runs it has room for.
     pub wanted: usize,
+    /// It advances no suspect now: one of them may be among what it gets. See `piton_core::claim::SUSPECT_CLAIMS`.
+    pub suspects: bool,
     /// Lease and quarantine.
     pub rules: ClaimRules,
 }
@@ -290,8 +293,8 @@ pub struct ClaimAnswer {
     pub now: Timestamp,
     /// The runs that are now the runner's.
     pub claimed: Vec<ClaimedRun>,
-    /// When the next task of these workflows can be claimed. Not later than `now` if there is more work
-    /// than was wanted.
+    /// When the next task of these workflows that is no suspect can be claimed. Not later than `now` if there is
+    /// more work than was wanted.
     pub next_due_at: Option<Timestamp>,
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Workflow {
     new: Queue,
     /// By the end of the lease.
     leased: Queue,
+    /// By `run_at`.
+    suspects: Queue,
 }
 
 /// Tasks by the moment they can be claimed, oldest first.
@@ -47,11 +49,12 @@ impl Workflow {
             }
             TaskState::Pending => Some((&mut self.new, task.run_at)),
             TaskState::Leased => Some((&mut self.leased, task.lease_until.unwrap_or(task.run_at))),
+            TaskState::Suspect => Some((&mut self.suspects, task.run_at)),
             TaskState::Held => None,
         }
     }
 
-    /// When the earliest task can be claimed.
+    /// When the earliest task can be claimed that is no suspect.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
         let queues = [&self.resuming, &self.new, &self.leased];
         queues.iter().filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
@@ -114,6 +117,12 @@ impl State {
             }
         }
         instance.task = task;
+    }
+
+    /// The oldest suspect.
+    pub(super) fn suspect(&self, workflows: &[WorkflowName]) -> Option<(Timestamp, InstanceKey)> {
+        let known = workflows.iter().filter_map(|name| self.workflows.get(name));
+        known.filter_map(|workflow| workflow.suspects.first()).min().copied()
     }
 
     /// What can be claimed now, without looking at anything that cannot.

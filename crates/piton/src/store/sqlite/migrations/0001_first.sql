@@ -47,6 +47,7 @@ CREATE TABLE piton_task (
 -- the middle of a pass writes (claims_without_progress) is in neither, either.
 CREATE INDEX piton_task_due ON piton_task (workflow_name, resuming, run_at) WHERE state = 'pending';
 CREATE INDEX piton_task_leased ON piton_task (workflow_name, lease_until) WHERE state = 'leased';
+CREATE INDEX piton_task_suspect ON piton_task (workflow_name, run_at) WHERE state = 'suspect';
 
 -- One durable step of a run. The key clusters the steps of a run, which is how replay reads them; and as no two
 -- rows can have one position, it is a second fence behind the epoch.
