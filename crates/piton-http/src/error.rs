@@ -75,11 +75,17 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, Code::PayloadTooLarge.as_str(), message)
     }
 
-    /// A broken promise of ours, or of the host's code.
+    /// A broken promise of ours. The guard puts [`broken`](Self::broken) in its place, and the cause into the log.
     pub(crate) fn internal(cause: impl Into<String>) -> Self {
-        let message = "something broke inside the server; its log has the details";
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message);
-        Self { cause: Some(Cause(cause.into())), ..error }
+        Self { cause: Some(Cause(cause.into())), ..Self::broken("") }
+    }
+
+    /// All that a caller is told about it: the id it is logged under.
+    pub(crate) fn broken(request_id: &str) -> Self {
+        let message = format!(
+            "something broke inside the server; its log has the details under {request_id}"
+        );
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal.as_str(), message)
     }
 
     /// Input that is wrong at one place.

@@ -59,8 +59,10 @@ pub(crate) async fn guard(
     let mut response = answered.unwrap_or_else(|response| response);
     span.record("status", response.status().as_u16());
     if let Some(Cause(cause)) = response.extensions_mut().remove() {
-        let _entered = span.enter();
-        tracing::error!(cause, "a request failed");
+        span.in_scope(|| tracing::error!(cause, "a request failed"));
+        if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+            response = ApiError::broken(id.to_str().unwrap_or_default()).into_response();
+        }
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response

@@ -1,6 +1,7 @@
 //! The OpenAPI document, made of the handlers and shapes themselves.
 
 use axum::Json;
+use axum::extract::OriginalUri;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -10,11 +11,9 @@ use crate::routes;
 #[openapi(
     info(
         title = "Piton",
-        description = "Durable workflows: create instances, look at them, send them events, steer them. Paths are \
-            relative to where the API is mounted, usually `/api/workflows`.",
+        description = "Durable workflows: create instances, look at them, send them events, steer them.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
-    servers((url = "/api/workflows", description = "where the demo server mounts it")),
     modifiers(&Bearer),
     security((), ("bearer" = [])),
     tags(
@@ -50,11 +49,16 @@ impl Modify for Bearer {
     }
 }
 
-/// The OpenAPI 3.1 document of the API.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+/// The OpenAPI 3.1 document of an API that is mounted at `mount`, such as `/api/workflows`.
+pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
+    let routes = Document::openapi();
+    let mut document = routes.clone();
+    document.paths = utoipa::openapi::Paths::new();
+    document.nest(mount, routes)
 }
 
-pub(crate) async fn serve() -> Json<utoipa::openapi::OpenApi> {
-    Json(openapi())
+pub(crate) async fn serve(OriginalUri(uri): OriginalUri) -> Json<utoipa::openapi::OpenApi> {
+    // Whatever comes before the name of this route is where the host has mounted the API.
+    let mount = uri.path().strip_suffix("/openapi.json").unwrap_or_default();
+    Json(openapi(mount))
 }

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 /// What is said to a connection that there is no room for.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-    connection: close\r\ncontent-length: 62\r\n\r\n{\"message\":\"too many connections; try again\",\"code\":\"OVERLOADED\"}";
+    connection: close\r\ncontent-length: 65\r\n\r\n{\"message\":\"too many connections; try again\",\"code\":\"OVERLOADED\"}";
 
 /// How long to wait after `accept` failed, for lack of file descriptors for example.
 const ACCEPT_PAUSE: Span = Span::literal("50 ms");

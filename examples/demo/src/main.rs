@@ -132,19 +132,21 @@ async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()>
         stop_signal().await?;
         tracing::info!("shutting down; press Ctrl-C again to stop at once");
         let _ = stop.send(());
-        runtime.sleep(GRACE).await;
-        engine.shutdown("10 seconds").await?;
-        anyhow::Ok(())
+        let politely = async {
+            runtime.sleep(GRACE).await;
+            engine.shutdown("10 seconds").await
+        };
+        tokio::select! {
+            done = politely => Ok(done?),
+            again = stop_signal() => again.and_then(|()| anyhow::bail!("stopped at once; nothing that was answered is lost")),
+        }
     };
-    let both = async {
-        let (served, stopped) = tokio::join!(serving, stopping);
-        served.context("cannot serve")?;
-        stopped
-    };
-    both.await
+    let (served, stopped) = tokio::join!(serving, stopping);
+    served.context("cannot serve")?;
+    stopped
 }
 
-/// Ends at the first Ctrl-C or SIGTERM; the second Ctrl-C ends the process.
+/// Ends at the next Ctrl-C or SIGTERM.
 async fn stop_signal() -> Result<()> {
     #[cfg(unix)]
     {
