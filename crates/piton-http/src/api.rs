@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::MethodRouter;
 use piton::runtime::{Ids, Runtime};
 use piton::{Engine, IntoSpan, Span};
 use tokio::sync::Semaphore;
@@ -204,35 +204,41 @@ fn routes(core: &Arc<Core>) -> Router {
     }
     let reads = |path| route(path, Some(Read), None);
     let does = |path, permission| route(path, None, Some(permission));
+    let only = || MethodRouter::new().fallback(routes::method_not_allowed);
     let table: [(Route, MethodRouter<Arc<Core>>); 12] = [
-        (reads("/"), get(routes::list_workflows)),
-        (reads("/openapi.json"), get(openapi::serve)),
+        (reads("/"), only().get(routes::list_workflows)),
+        (reads("/openapi.json"), only().get(openapi::serve)),
         (
             route("/{workflow}/instances", Some(Read), Some(Create)),
-            get(routes::list_instances).post(routes::create_instance),
+            only().get(routes::list_instances).post(routes::create_instance),
         ),
         // `batch` is an id like any other for those who read; only `POST` gives it a meaning.
         (
             route("/{workflow}/instances/{instance}", Some(Read), Some(Create)),
-            get(routes::get_instance).post(routes::create_batch),
+            MethodRouter::new()
+                .fallback(routes::instance_method_not_allowed)
+                .get(routes::get_instance)
+                .post(routes::create_batch),
         ),
         (
             Route { waits: true, ..reads("/{workflow}/instances/{instance}/result") },
-            get(routes::get_result),
+            only().get(routes::get_result),
         ),
-        (reads("/{workflow}/instances/{instance}/history"), get(routes::get_history)),
-        (does("/{workflow}/instances/{instance}/events", Events), post(routes::send_event)),
-        (does("/{workflow}/instances/{instance}/pause", Manage), post(routes::pause)),
-        (does("/{workflow}/instances/{instance}/resume", Manage), post(routes::resume)),
-        (does("/{workflow}/instances/{instance}/terminate", Manage), post(routes::terminate)),
-        (does("/{workflow}/instances/{instance}/restart", Manage), post(routes::restart)),
-        (does("/_runner/tick", Tick), post(routes::tick)),
+        (reads("/{workflow}/instances/{instance}/history"), only().get(routes::get_history)),
+        (does("/{workflow}/instances/{instance}/events", Events), only().post(routes::send_event)),
+        (does("/{workflow}/instances/{instance}/pause", Manage), only().post(routes::pause)),
+        (does("/{workflow}/instances/{instance}/resume", Manage), only().post(routes::resume)),
+        (
+            does("/{workflow}/instances/{instance}/terminate", Manage),
+            only().post(routes::terminate),
+        ),
+        (does("/{workflow}/instances/{instance}/restart", Manage), only().post(routes::restart)),
+        (does("/_runner/tick", Tick), only().post(routes::tick)),
     ];
     let guarded = |route| from_fn_with_state((Arc::clone(core), route), guard);
     let mut router = Router::new();
     for (route, methods) in table {
-        let methods = methods.fallback(routes::method_not_allowed).layer(guarded(route));
-        router = router.route(route.path, methods);
+        router = router.route(route.path, methods.layer(guarded(route)));
     }
     let nowhere = route("", None, None);
     router.fallback(routes::route_not_found.layer(guarded(nowhere))).with_state(Arc::clone(core))

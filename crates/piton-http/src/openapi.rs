@@ -21,6 +21,7 @@ use crate::routes;
         (name = "instances", description = "Executions of workflows"),
         (name = "runner", description = "Advancing due work from outside")
     ),
+    components(schemas(routes::Order, routes::Level)),
     paths(
         routes::list_workflows,
         routes::list_instances,

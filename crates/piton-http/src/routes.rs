@@ -86,7 +86,7 @@ pub(crate) async fn list_workflows(State(core): State<Arc<Core>>) -> Json<Workfl
 #[utoipa::path(
     get, path = "/{workflow}/instances", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
         ("status" = Option<crate::shapes::Status>, Query, description = "Only instances with this status."),
         ("createdAfter" = Option<String>, Query, description = "Only instances created at this time or later: ISO-8601, or milliseconds since 1970."),
         ("createdBefore" = Option<String>, Query, description = "Only instances created before this time."),
@@ -158,7 +158,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
 #[utoipa::path(
     post, path = "/{workflow}/instances", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "A repeat with the same key, id and params is answered like the first."),
     ),
     request_body = NewInstance,
@@ -222,7 +222,7 @@ pub(crate) struct NewBatchInstance<'a> {
 /// Creates up to 100 instances in one transaction. Ids that exist are skipped and left out of the answer.
 #[utoipa::path(
     post, path = "/{workflow}/instances/batch", tag = "instances",
-    params(("workflow" = String, Path, description = "The name of the workflow.")),
+    params(("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow.")),
     request_body = NewInstances,
     responses((status = 200, body = Batch), (status = "default", body = ErrorBody))
 )]
@@ -233,8 +233,7 @@ pub(crate) async fn create_batch(
     body: Body,
 ) -> Result<Response, ApiError> {
     if target.instance != "batch" {
-        let allow = (header::ALLOW, HeaderValue::from_static("GET,HEAD"));
-        return Ok(([allow], method_not_allowed().await).into_response());
+        return Ok(instance_method_not_allowed(target).await);
     }
     let workflow = core.workflow(&target)?;
     let bytes = core.read(&headers, body).await?;
@@ -254,8 +253,8 @@ pub(crate) async fn create_batch(
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
     ),
     responses((status = 200, body = InstanceAnswer), (status = "default", body = ErrorBody))
 )]
@@ -271,8 +270,8 @@ pub(crate) async fn get_instance(
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}/result", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
         ("wait" = Option<String>, Query, example = "30s", description = "How long to wait for the end: up to 60 seconds. Default: not at all."),
     ),
     responses((status = 200, body = InstanceItem), (status = "default", body = ErrorBody))
@@ -307,8 +306,8 @@ fn stop_on_failure(ended: Option<piton::Error>) -> Result<(), ApiError> {
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}/history", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
         ("runNumber" = Option<u32>, Query, description = "The run. Default: the current one."),
         ("pageSize" = Option<u32>, Query, minimum = 1, maximum = 100, description = "How many of each a page has. Default 25."),
         ("order" = Option<Order>, Query, description = "Oldest or newest first. Default `asc`."),
@@ -363,7 +362,7 @@ pub(crate) async fn get_history(
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "the schema of a word that is read by hand")]
-enum Order {
+pub(crate) enum Order {
     Asc,
     Desc,
 }
@@ -372,7 +371,7 @@ enum Order {
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "the schema of a word that the engine's own enum reads")]
-enum Level {
+pub(crate) enum Level {
     Debug,
     Info,
     Warn,
@@ -418,8 +417,8 @@ pub(crate) struct NewEvent<'a> {
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/events", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "A repeat with the same key is answered like the first and stored once."),
     ),
     request_body = NewEvent,
@@ -452,8 +451,8 @@ pub(crate) async fn send_event(
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/pause", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
@@ -466,8 +465,8 @@ pub(crate) async fn pause(State(core): State<Arc<Core>>, target: Target) -> Answ
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/resume", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
@@ -480,8 +479,8 @@ pub(crate) async fn resume(State(core): State<Arc<Core>>, target: Target) -> Ans
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/terminate", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
@@ -494,8 +493,8 @@ pub(crate) async fn terminate(State(core): State<Arc<Core>>, target: Target) -> 
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/restart", tag = "instances",
     params(
-        ("workflow" = String, Path, description = "The name of the workflow."),
-        ("instance" = String, Path, description = "The id of the instance."),
+        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
@@ -511,10 +510,10 @@ pub(crate) async fn restart(State(core): State<Arc<Core>>, target: Target) -> An
 pub(crate) struct TickOrder {
     /// How many runs to advance at most: 1 to 1000, default 100.
     #[schema(minimum = 1, maximum = 1000)]
-    max_instances: Option<u64>,
+    max_instances: Option<usize>,
     /// Accepted and not used: a run that was claimed is advanced until it rests.
     #[schema(minimum = 1)]
-    max_steps: Option<u64>,
+    max_steps: Option<u32>,
 }
 
 /// Advances due runs and answers when they rest. Switched off unless the host enables it.
@@ -562,6 +561,13 @@ pub(crate) async fn route_not_found() -> ApiError {
 /// A fallback for the host's own router that answers in the same form as the API does: `ROUTE_NOT_FOUND`.
 pub async fn not_found() -> Response {
     route_not_found().await.into_response()
+}
+
+/// An instance can only be looked at, although its route has a `POST`: that is for the batch.
+pub(crate) async fn instance_method_not_allowed(target: Target) -> Response {
+    let allowed = if target.instance == "batch" { "GET,HEAD,POST" } else { "GET,HEAD" };
+    let allow = (header::ALLOW, HeaderValue::from_static(allowed));
+    ([allow], method_not_allowed().await).into_response()
 }
 
 pub(crate) async fn method_not_allowed() -> ApiError {
