@@ -2,7 +2,10 @@
 //!
 //! 64 connections create instances as fast as they are answered. The ceiling is a handler of the same server that
 //! parses the same body and answers the same JSON, and does nothing. Client and server share the process, so that
-//! both pay for the client alike. The engine runs what is created: a workflow without steps.
+//! both pay for the client alike.
+//!
+//! What is judged is the route, in a process without a runner. Beside it: the same with a runner, which shares the
+//! cores with the route and executes what is created, a workflow without steps.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,10 +27,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Bench, PATIENCE, STORE};
+use super::{Bench, Database, PATIENCE, STORE};
 use crate::progress::Progress;
-use crate::report::{Goal, Row};
-use crate::{stats, timer};
+use crate::report::{Figure, Goal, Row};
+use crate::{process, stats, timer};
 
 const CONNECTIONS: usize = 64;
 
@@ -46,21 +49,33 @@ async fn empty(Json(body): Json<Value>) -> Json<Value> {
 pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
     let plan = &bench.plan;
     let progress = Progress::start(name, plan.throughput_rounds);
-    let (mut ceilings, mut rounds) = (Vec::new(), Vec::new());
+    let (mut ceilings, mut rounds, mut executed) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..plan.throughput_rounds {
         let runtime: Arc<dyn Runtime> = TokioRuntime::current()?;
         let app = Router::new().route(PATH, post(empty));
         ceilings.push(serve_and_load(app, runtime, plan.throughput_round).await?);
 
-        let database = bench.database(&format!("http-{round}"));
-        let engine = database.engine().register(workflow("nothing", nothing)).start().await?;
-        let api = Api::new(engine.clone()).open_to_everyone().router();
-        let app = Router::new().nest("/api/workflows", api);
-        rounds.push(serve_and_load(app, engine.runtime(), plan.throughput_round).await?);
-        engine.shutdown(PATIENCE).await?;
+        for (runner, samples) in [(false, &mut rounds), (true, &mut executed)] {
+            let database = bench.database(&format!("http-{round}"));
+            samples.push(engine_round(&database, runner, plan.throughput_round).await?);
+        }
         progress.step();
     }
-    let (value, ceiling) = (stats::median(&rounds), stats::median(&ceilings));
+    let rate = |rounds: &[Round]| -> Vec<f64> { rounds.iter().map(|r| r.per_second).collect() };
+    let (value, ceiling) = (stats::median(&rate(&rounds)), stats::median(&rate(&ceilings)));
+    let value_executed = stats::median(&rate(&executed));
+    let mut also = vec![Figure {
+        name: "with a runner",
+        value: value_executed,
+        unit: "creates/s",
+        goal: None,
+    }];
+    for (name, rounds) in [("CPU per create", &rounds), ("CPU per empty answer", &ceilings)] {
+        let costs: Vec<f64> = rounds.iter().filter_map(|round| round.cpu_us).collect();
+        if !costs.is_empty() {
+            also.push(Figure { name, value: stats::median(&costs), unit: "µs", goal: None });
+        }
+    }
     Ok(Row {
         workload: name,
         store: STORE,
@@ -69,7 +84,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         ceiling: Some(ceiling),
         ratio: Some(value / ceiling),
         goal: Some(Goal::at_least(0.5, 0.7)),
-        also: Vec::new(),
+        also,
         note: format!(
             "medians of {} rounds, {CONNECTIONS} connections; the ceiling is a handler that does nothing",
             rounds.len()
@@ -77,8 +92,27 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     })
 }
 
-/// Serves an app and creates instances for a while; how many a second.
-async fn serve_and_load(app: Router, runtime: Arc<dyn Runtime>, span: Duration) -> Result<f64> {
+async fn engine_round(database: &Database, runner: bool, span: Duration) -> Result<Round> {
+    let builder = database.engine().register(workflow("nothing", nothing));
+    let builder = if runner { builder } else { builder.no_runner() };
+    let engine = builder.start().await?;
+    let api = Api::new(engine.clone()).open_to_everyone().router();
+    let app = Router::new().nest("/api/workflows", api);
+    let round = serve_and_load(app, engine.runtime(), span).await?;
+    engine.shutdown(PATIENCE).await?;
+    Ok(round)
+}
+
+/// What one round measured.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    per_second: f64,
+    /// CPU time of the whole process for one request, the client's included.
+    cpu_us: Option<f64>,
+}
+
+/// Serves an app and creates instances for a while.
+async fn serve_and_load(app: Router, runtime: Arc<dyn Runtime>, span: Duration) -> Result<Round> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -96,9 +130,9 @@ async fn serve_and_load(app: Router, runtime: Arc<dyn Runtime>, span: Duration) 
     rate
 }
 
-async fn load(address: SocketAddr, span: Duration) -> Result<f64> {
+async fn load(address: SocketAddr, span: Duration) -> Result<Round> {
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let start = timer::now();
+    let (start, cpu) = (timer::now(), process::cpu_time());
     let mut connections = JoinSet::new();
     for number in 0..CONNECTIONS {
         connections.spawn(create_until(client.clone(), address, number, start + span));
@@ -107,7 +141,12 @@ async fn load(address: SocketAddr, span: Duration) -> Result<f64> {
     while let Some(connection) = connections.join_next().await {
         created += connection??;
     }
-    Ok(f64::from(created) / start.elapsed().as_secs_f64())
+    let created = f64::from(created);
+    let cpu = process::cpu_time().zip(cpu).and_then(|(after, before)| after.checked_sub(before));
+    Ok(Round {
+        per_second: created / start.elapsed().as_secs_f64(),
+        cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / created),
+    })
 }
 
 async fn create_until(

@@ -41,6 +41,11 @@ pub(crate) async fn read(
 pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
     let not_json = |error: serde_json::Error| ApiError::invalid("", format!("not JSON: {error}"));
     serde_json::from_slice::<WellFormed>(bytes).map_err(not_json)?;
+    serde_json::from_slice(bytes).or_else(|_| parse_slowly(bytes))
+}
+
+/// Parses once more and keeps track of the place, which costs an allocation for every field.
+fn parse_slowly<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
