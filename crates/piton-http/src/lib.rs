@@ -3,6 +3,11 @@
 //! [`Api`] makes the router, [`health`] the two routes that tell whether the process is well, and [`serve`] serves them
 //! with bounds on connections and time. Who may do what is decided by [`Policy`] hooks; [`BearerTokens`] is one.
 
+/// The guide, so that its examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/http.md")]
+struct Guide;
+
 mod api;
 mod auth;
 mod body;
