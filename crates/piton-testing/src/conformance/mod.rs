@@ -222,6 +222,8 @@ macro_rules! store_conformance {
                 instances_are_listed_newest_first,
                 a_listed_instance_is_the_instance,
                 instances_can_be_listed_by_status,
+                instances_can_be_listed_by_the_time_they_were_created,
+                an_instance_created_after_the_clock_was_set_back_is_listed_where_its_time_is,
                 pages_of_instances_lose_and_repeat_nothing_while_others_are_created,
                 pages_forwards_lose_and_repeat_nothing_while_rows_are_added,
                 pages_backwards_lose_and_repeat_nothing_while_rows_are_added,

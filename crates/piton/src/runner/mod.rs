@@ -184,6 +184,10 @@ impl Runner {
         })
     }
 
+    pub(crate) fn runs_in_background(&self) -> bool {
+        self.config.run_in_background
+    }
+
     /// Starts what runs in the background: claiming, renewing leases, looking after waiters.
     pub(crate) fn spawn_duties(self: &Arc<Self>) -> Vec<TaskOwner> {
         let runtime = &self.shared.runtime;

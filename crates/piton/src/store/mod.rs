@@ -411,10 +411,50 @@ pub struct InstanceQuery {
     pub workflow: WorkflowName,
     /// Only those with this status.
     pub status: Option<InstanceStatus>,
-    /// Only those older than this one.
-    pub before: Option<InstanceKey>,
+    /// Only those created at this moment or later.
+    pub created_after: Option<Timestamp>,
+    /// Only those created before this moment.
+    pub created_before: Option<Timestamp>,
+    /// Only those that come behind this place in the list.
+    pub behind: Option<ListPlace>,
     /// At most this many.
     pub limit: u32,
+}
+
+impl InstanceQuery {
+    /// All instances of a workflow, up to `limit`.
+    pub fn new(workflow: WorkflowName, limit: u32) -> Self {
+        Self {
+            workflow,
+            status: None,
+            created_after: None,
+            created_before: None,
+            behind: None,
+            limit,
+        }
+    }
+
+    /// What every row of the page is below: the place it starts behind, or the end of the time asked for.
+    pub fn below(&self) -> ListPlace {
+        let end = self.created_before.unwrap_or(Timestamp::from_millis(i64::MAX));
+        let end = ListPlace { created_at: end, key: InstanceKey(i64::MIN) };
+        self.behind.map_or(end, |behind| behind.min(end))
+    }
+}
+
+/// Where an instance stands in a list: by the time it was created, and the key where that is equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListPlace {
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Its key.
+    pub key: InstanceKey,
+}
+
+impl From<&InstanceRecord> for ListPlace {
+    fn from(record: &InstanceRecord) -> Self {
+        Self { created_at: record.created_at, key: record.key }
+    }
 }
 
 /// A page of a run's steps, events or log lines.

@@ -170,7 +170,7 @@ impl Transaction<'_> {
                 #[cfg(feature = "sqlite")]
                 Mutation::Sqlite(_) => Err(no_sql()),
             };
-            checked.map_err(|Refusal { code, message }| MutationError { code, message })?;
+            checked.map_err(|Refusal { code, message, .. }| MutationError { code, message })?;
         }
         Ok(())
     }

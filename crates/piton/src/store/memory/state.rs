@@ -13,6 +13,8 @@ use piton_core::record::{
 };
 use piton_core::{EventType, InstanceId, StepName, StepStatus, TaskState, Timestamp, WorkflowName};
 
+use crate::store::ListPlace;
+
 /// Everything there is.
 #[derive(Default)]
 pub(super) struct State {
@@ -24,7 +26,7 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Workflow {
     pub(super) by_id: BTreeMap<InstanceId, InstanceKey>,
-    pub(super) keys: BTreeSet<InstanceKey>,
+    pub(super) listed: BTreeSet<ListPlace>,
     pub(super) live_tasks: u64,
     /// Pending tasks that continue something, by `run_at`.
     resuming: Queue,
@@ -80,7 +82,7 @@ impl State {
         self.instances.get(&key)?.runs.get(run as usize)
     }
 
-    /// The key of the next instance: keys grow with creation, which is what lists are ordered by.
+    /// The key of the next instance: keys grow with creation.
     pub(super) fn next_key(&self) -> InstanceKey {
         let last = self.instances.keys().next_back();
         InstanceKey(last.map_or(0, |key| key.0) + 1)
@@ -89,7 +91,7 @@ impl State {
     pub(super) fn insert(&mut self, record: InstanceRecord) {
         let workflow = self.workflows.entry(record.workflow.clone()).or_default();
         workflow.by_id.insert(record.id.clone(), record.key);
-        workflow.keys.insert(record.key);
+        workflow.listed.insert(ListPlace::from(&record));
         let instance = Instance {
             task: None,
             runs: vec![Run::default()],
