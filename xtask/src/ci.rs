@@ -10,8 +10,8 @@ const SIM_SEEDS: &str = "20000";
 
 /// Run all that continuous integration runs, cheapest first, up to the first failure.
 ///
-/// The stages: formatting, tidy, clippy and rustdoc without a warning, all tests, twenty thousand simulated histories, a
-/// tiny benchmark so that it cannot rot, and `cargo deny check` if cargo-deny is installed. Ends with a table of how long each of them took.
+/// The stages: formatting, tidy, clippy and rustdoc without a warning, all tests, twenty thousand simulated histories that
+/// reach every rare state, the planted bugs that the simulator must find, a tiny benchmark so that it cannot rot, and `cargo deny check` if cargo-deny is installed. Ends with a table of how long each of them took.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,8 @@ pub(crate) fn run(stages: &mut Stages) -> Result<()> {
     stages.run("clippy", clippy)?;
     stages.run("doc", doc)?;
     test::run_all(&["--profile", "ci"], stages)?;
-    stages.run("sim", || sim::run_with(&["--seeds", SIM_SEEDS]))?;
+    stages.run("sim", || sim::run_with(&["--seeds", SIM_SEEDS, "--every-rare-state"]))?;
+    stages.run("planted", || sim::run_with(&["--planted"]))?;
     stages.run("bench", || bench::run_with(["--tiny"]))?;
     // Last, as the only stage that needs the network: an advisory of today must not hide a broken test.
     if cargo::is_installed("deny") {
