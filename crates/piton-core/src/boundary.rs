@@ -436,4 +436,27 @@ mod tests {
         assert_eq!(error.name, WAIT_TIMEOUT);
         assert_eq!(error.message, "no event of type `approved` arrived within 10 seconds");
     }
+
+    #[test]
+    fn running_bodies_drain_only_if_a_pause_was_asked_for() {
+        let running = Next::Continue { bodies_running: true };
+        assert_eq!(after(&leased(), &running, STEP, NOW).2, After::Continue);
+    }
+
+    #[test]
+    fn a_suspension_or_pause_keeps_the_moment_and_the_reason_and_ends_the_lease() {
+        let next = Next::Suspend { run_at: LATER, kind: TaskKind::Retry };
+        for pause_requested in [false, true] {
+            let task = Task { pause_requested, ..leased() };
+            let TaskChange::Put(task) = after(&task, &next, STEP, NOW).0 else { panic!("put") };
+            assert_eq!((task.run_at, task.kind), (LATER, TaskKind::Retry));
+            assert_eq!(task.lease_until, None);
+        }
+    }
+
+    #[test]
+    fn a_settled_wait_says_when_it_was_settled() {
+        let Wait::TimedOut(step) = settle_wait(&wait(9_000), None, 4, NOW) else { panic!("late") };
+        assert_eq!((step.updated_at, step.seq, step.position), (NOW, 4, 3));
+    }
 }

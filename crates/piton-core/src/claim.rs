@@ -210,4 +210,11 @@ mod tests {
             assert_eq!(share(wanted, resuming, new), expected, "{wanted} {resuming:?} {new:?}");
         }
     }
+
+    #[test]
+    fn work_that_does_not_exist_takes_nobodys_share() {
+        let resuming = Due { count: 1, oldest_waited: Span::from_millis(1) };
+        let none = Due { count: 0, oldest_waited: Span::from_millis(10_000) };
+        assert_eq!(share(1, resuming, none), (1, 0));
+    }
 }

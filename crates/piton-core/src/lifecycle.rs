@@ -292,4 +292,12 @@ mod tests {
         assert_eq!(arrived(&paused(), true), Ok(TaskChange::Keep), "buffered until resumed");
         assert_eq!(arrived(&woken, true), Ok(TaskChange::Keep), "due already");
     }
+
+    #[test]
+    fn a_run_that_an_event_wakes_is_woken_and_not_retried() {
+        let retrying = Task { kind: TaskKind::Retry, ..sleeping() };
+        let change = event_arrived(Waiting, Some(&retrying), true, NOW);
+        let Ok(TaskChange::Put(task)) = change else { panic!("{change:?}") };
+        assert_eq!((task.kind, task.run_at), (TaskKind::Wake, NOW));
+    }
 }
