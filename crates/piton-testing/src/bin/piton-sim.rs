@@ -1,5 +1,7 @@
 //! Runs the simulator: many seeds, one with its story, or all planted bugs.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +37,9 @@ struct Arguments {
     /// Fail if one of the rare states was never reached: for twenty thousand seeds and more.
     #[arg(long)]
     every_rare_state: bool,
+    /// Put the table of this run into a document, between the marks that name it.
+    #[arg(long, value_name = "DOCUMENT")]
+    write: Option<PathBuf>,
     /// Plant this bug first, or with no name each of them in turn.
     #[cfg(feature = "planted")]
     #[arg(long, num_args = 0..=1)]
@@ -45,7 +50,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     #[cfg(feature = "planted")]
     match arguments.planted {
-        Some(None) => return planted::find_all(),
+        Some(None) => return planted::find_all(arguments.write.as_deref()),
         Some(Some(bug)) => planted::plant_everywhere(bug),
         None => {}
     }
@@ -65,6 +70,9 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     println!("no violation");
+    if let Some(document) = &arguments.write {
+        write_table(document, "rare states", &table_of_rare_states(&sometimes));
+    }
     let never = sometimes.never();
     if arguments.every_rare_state && !never.is_empty() {
         for rare in never {
@@ -73,6 +81,21 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+fn table_of_rare_states(sometimes: &Sometimes) -> String {
+    let rows = Rare::ALL.iter().map(|rare| format!("| {rare} | {} |\n", sometimes.count(*rare)));
+    format!("| state | reached |\n|---|---|\n{}", rows.collect::<String>())
+}
+
+/// Replaces what is between `<!-- name -->` and `<!-- /name -->`.
+fn write_table(document: &Path, name: &str, table: &str) {
+    let text = fs::read_to_string(document).expect("the document can be read");
+    let (start, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (head, rest) = text.split_once(&start).expect("the document has the first mark");
+    let (_, tail) = rest.split_once(&end).expect("the document has the second mark");
+    let text = format!("{head}{start}{table}{end}{tail}");
+    fs::write(document, text).expect("the document can be written");
 }
 
 fn tell_shortest(report: &Report) {
@@ -131,6 +154,7 @@ fn start_thread() {
 /// The bugs that prove the simulator.
 #[cfg(feature = "planted")]
 mod planted {
+    use std::path::Path;
     use std::process::ExitCode;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -156,7 +180,7 @@ mod planted {
     type Found = Option<(u64, Violation)>;
 
     /// Looks for every bug, prints a table, and fails if one is not found.
-    pub(super) fn find_all() -> ExitCode {
+    pub(super) fn find_all(document: Option<&Path>) -> ExitCode {
         let next = AtomicUsize::new(0);
         let found: Mutex<Vec<(Bug, Found)>> = Mutex::default();
         let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -172,7 +196,11 @@ mod planted {
         });
         let mut found = found.into_inner().unwrap_or_default();
         found.sort_by_key(|(bug, _)| *bug);
-        print_table(&found);
+        let table = table(&found);
+        print!("{table}");
+        if let Some(document) = document {
+            super::write_table(document, "planted bugs", &table);
+        }
         let missed = found.iter().any(|(_, found)| found.is_none());
         if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
@@ -183,15 +211,14 @@ mod planted {
     }
 
     /// As it is in docs/reliability.md.
-    fn print_table(found: &[(Bug, Found)]) {
-        println!("| bug | found by | after seeds |\n|---|---|---|");
-        for (bug, found) in found {
-            match found {
-                Some((seed, violation)) => {
-                    println!("| {bug} | {} | {} |", violation.invariant, seed + 1);
-                }
-                None => println!("| {bug} | NOT FOUND | {SEEDS_MAX} |"),
+    fn table(found: &[(Bug, Found)]) -> String {
+        let row = |(bug, found): &(Bug, Found)| match found {
+            Some((seed, violation)) => {
+                format!("| {bug} | {} | {} |\n", violation.invariant, seed + 1)
             }
-        }
+            None => format!("| {bug} | NOT FOUND | {SEEDS_MAX} |\n"),
+        };
+        let rows: String = found.iter().map(row).collect();
+        format!("| bug | found by | after seeds |\n|---|---|---|\n{rows}")
     }
 }
