@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, InstanceRecord, RecordedError, StepRecord};
 use piton_core::{
     Code, EventType, InstanceId, InstanceStatus, Json, Refusal, StepType, Timestamp, WorkflowName,
@@ -396,7 +397,10 @@ impl IntoFuture for SendEvent {
 
     fn into_future(self) -> BoxFuture<Result<()>> {
         Box::pin(async move {
-            self.shared.store.send_event(self.event?).await?;
+            let stored = self.shared.store.send_event(self.event?).await;
+            if !planted(Bug::EarlyAck) {
+                stored?;
+            }
             Ok(())
         })
     }

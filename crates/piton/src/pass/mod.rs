@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{RecordedError, StepRecord};
 use piton_core::{
     Code, EventType, InstanceId, Json, Limits, Refusal, Retries, Span, StepName, StepStatus,
@@ -306,7 +307,8 @@ impl Pass {
             // A body that blocked its thread past its deadline has timed out all the same.
             let late = state.clock.monotonic_us() > deadline_us;
             let outcome = if late { Err(timed_out(slot.plan.timeout)) } else { outcome };
-            let mutations = if outcome.is_ok() { mutations } else { Vec::new() };
+            let kept = outcome.is_ok() || planted(Bug::FailedAttemptMutates);
+            let mutations = if kept { mutations } else { Vec::new() };
             slot.phase = Phase::Ended { attempt, started_at, outcome, mutations };
             slot.spent = !slot.plan.repeatable;
             state.running.retain(|running| running != name);
