@@ -1,16 +1,24 @@
 //! What Piton is tested with, for its users and for itself.
 //!
-//! - [`harness`]: an engine on a virtual clock, advanced by the test.
+//! - [`Harness`]: an engine on a virtual clock, advanced by the test, with mocks for its steps and the outside world.
 //! - [`runtime`]: a virtual clock and seeded randomness, so that fourteen days pass in a microsecond and a
 //!   failing run can be run again.
 //! - [`sim`]: the real engine in a simulated world of faults, every invariant checked after every step.
 //! - [`conformance`]: the suite every store runs, and the test that two stores answer alike.
 
+pub mod access;
 pub mod conformance;
 pub mod harness;
+mod harness_builder;
+mod mocks;
 pub mod runtime;
 pub mod sim;
+mod stores;
 
+pub use access::{Access, NextCommit};
 pub use conformance::Stage;
-pub use harness::{Harness, StoreKind};
+pub use harness::{Harness, Progress, Rows};
+pub use harness_builder::HarnessBuilder;
+pub use mocks::{MockStep, MockWait};
 pub use runtime::VirtualRuntime;
+pub use stores::StoreKind;

@@ -1,3 +1,7 @@
 //! The integration tests of the testing crate: one binary, a module per subject.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
+
+mod harness;
+mod mocks;
 mod stores;

@@ -17,5 +17,4 @@ mod sharing;
 mod sleep;
 mod steps;
 mod support;
-mod support2;
 mod transactions;

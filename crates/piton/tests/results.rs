@@ -5,13 +5,11 @@
 use futures_util::future::try_join_all;
 use piton::prelude::*;
 use piton::{EngineBuilder, InstanceHandle, Registration};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Access, Harness, StoreKind, on_every_store};
 
-use crate::support2::{
-    Access, Gate, another_engine, engine_on, flow, on_both_stores, tick_until_arrived,
-};
+use crate::support::{Gate, another_engine, engine_on, flow, tick_until_arrived};
 
-on_both_stores!(
+on_every_store!(
     every_waiter_gets_the_result,
     a_result_is_awaited_from_another_engine,
     a_result_is_found_by_polling_when_no_hint_arrives,
