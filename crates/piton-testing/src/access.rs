@@ -181,6 +181,10 @@ impl Store for Access {
         self.write(|store| store.claim(request))
     }
 
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.write(move |store| store.claim_instance(instance, request))
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.store.load_steps(instance, run)
     }

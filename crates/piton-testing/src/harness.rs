@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use piton::runtime::Runtime;
 use piton::store::{LogFilter, NewEvent, PageQuery, Store, StoreError};
-use piton::{Engine, EngineBuilder, InstanceHandle, Registration, Result, WorkflowHandle};
+use piton::{Engine, EngineBuilder, InstanceHandle, Registration, Result, Tick, WorkflowHandle};
 use piton_core::record::{EventRecord, InstanceRecord, LogRecord, StepRecord};
 use piton_core::{Code, InstanceId, IntoSpan, Refusal, Span, Timestamp, WorkflowName};
 use serde::Serialize;
@@ -225,7 +225,21 @@ impl Harness {
     ///
     /// If the store fails.
     pub async fn tick(&self) -> Result<usize> {
-        let mut tick = std::pin::pin!(self.engine.tick(TICK_RUNS_MAX));
+        self.see_through(self.engine.tick(TICK_RUNS_MAX)).await
+    }
+
+    /// Advances one instance as far as it goes, once, if it is due. No other is touched. Returns 1 or 0.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`, or if the store fails.
+    pub async fn tick_instance(&self, workflow: &str, id: &str) -> Result<usize> {
+        let instance = self.instance(workflow, id).await?;
+        self.see_through(instance.tick()).await
+    }
+
+    async fn see_through(&self, tick: impl Future<Output = Result<Tick>>) -> Result<usize> {
+        let mut tick = std::pin::pin!(tick);
         // A run may wait for a mocked event while a body of it is running: then it is sent meanwhile.
         let processed = loop {
             tokio::select! {

@@ -1,6 +1,7 @@
 //! What Piton is tested with, for its users and for itself.
 //!
 //! - [`Harness`]: an engine on a virtual clock, advanced by the test, with mocks for its steps and the outside world.
+//! - [`scenario`]: tests as a list of steps.
 //! - [`runtime`]: a virtual clock and seeded randomness, so that fourteen days pass in a microsecond and a
 //!   failing run can be run again.
 //! - [`sim`]: the real engine in a simulated world of faults, every invariant checked after every step.
@@ -12,6 +13,7 @@ pub mod harness;
 mod harness_builder;
 mod mocks;
 pub mod runtime;
+pub mod scenario;
 pub mod sim;
 mod stores;
 

@@ -4,4 +4,5 @@
 
 mod harness;
 mod mocks;
+mod scenario;
 mod stores;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::HistoryQuery;
-use crate::engine::Shared;
+use crate::engine::{Shared, Tick};
 use crate::pass::RunningStep;
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
@@ -254,6 +254,31 @@ impl<O> InstanceHandle<O> {
     /// If the store cannot be used.
     pub async fn restart(&self) -> Result<Instance> {
         self.steer(Action::Restart).await
+    }
+
+    /// Advances this instance as far as it goes, if it is due, and no other; returns when it rests. For hosts without
+    /// a background runner that are told which instance to look after, and for tests.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// let (one, two) = (noop.create(()).await?, noop.create(()).await?);
+    /// assert_eq!(one.tick().await?.processed, 1);
+    /// assert!(one.status().await?.is_terminal() && !two.status().await?.is_terminal());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be used.
+    pub async fn tick(&self) -> Result<Tick> {
+        let processed = self.runner.tick_instance(self.workflow.clone(), self.key).await?;
+        Ok(Tick { processed })
     }
 
     async fn steer(&self, action: Action) -> Result<Instance> {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 
 use piton_core::claim::ClaimRules;
 use piton_core::record::{InstanceKey, RunKey, RunNumber};
-use piton_core::{Span, Timestamp};
+use piton_core::{Span, Timestamp, WorkflowName};
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
 
@@ -31,7 +31,9 @@ use crate::pass::{
 };
 use crate::runtime::TaskOwner;
 use crate::step::Step;
-use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError};
+use crate::store::{
+    Answer, ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError,
+};
 use crate::workflow::Start;
 use crate::{Error, Result};
 
@@ -226,13 +228,13 @@ impl Runner {
     }
 
     async fn claim(&self, wanted: usize) -> Result<ClaimAnswer, StoreError> {
-        let request = ClaimRequest {
-            runner: Arc::clone(&self.shared.runner_name),
-            workflows: Arc::clone(&self.shared.registry.names),
-            wanted,
-            rules: self.config.rules,
-        };
-        self.shared.store.claim(request).await
+        let workflows = Arc::clone(&self.shared.registry.names);
+        self.shared.store.claim(self.claim_request(workflows, wanted)).await
+    }
+
+    fn claim_request(&self, workflows: Arc<[WorkflowName]>, wanted: usize) -> ClaimRequest {
+        let runner = Arc::clone(&self.shared.runner_name);
+        ClaimRequest { runner, workflows, wanted, rules: self.config.rules }
     }
 
     /// Waits for a hint, a free slot, the next due task or the poll interval, whichever comes first.
@@ -369,17 +371,44 @@ impl Runner {
 
     /// See [`crate::Engine::tick`].
     pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
+        let asked = Asked::now(&*self.shared.runtime);
+        let workflows = Arc::clone(&self.shared.registry.names);
+        let claim = self.shared.store.claim(self.claim_request(workflows, wanted));
+        self.advance_claimed(claim, asked).await
+    }
+
+    /// See [`crate::InstanceHandle::tick`].
+    pub(crate) async fn tick_instance(
+        self: &Arc<Self>,
+        workflow: WorkflowName,
+        instance: InstanceKey,
+    ) -> Result<usize> {
+        let asked = Asked::now(&*self.shared.runtime);
+        let request = self.claim_request(Arc::from([workflow]), 1);
+        let claim = self.shared.store.claim_instance(instance, request);
+        self.advance_claimed(claim, asked).await
+    }
+
+    async fn advance_claimed(
+        self: &Arc<Self>,
+        claim: Answer<ClaimAnswer>,
+        asked: Asked,
+    ) -> Result<usize> {
         // In a task of its own: a caller that goes away must not leave claimed runs to nobody.
         let (told, ticked) = oneshot::channel();
         let runner = Arc::clone(self);
-        let task = async move { drop(told.send(runner.claim_and_advance(wanted).await)) };
+        let task = async move { drop(told.send(runner.see_through(claim, asked).await)) };
         self.shared.runtime.spawn(Box::pin(task)).detach();
         ticked.await.map_err(|_| Error::shutting_down())?
     }
 
-    async fn claim_and_advance(self: &Arc<Self>, wanted: usize) -> Result<usize> {
-        let asked = Asked::now(&*self.shared.runtime);
-        let answer = self.claim(wanted).await?;
+    /// Advances what the claim gets, and returns when all of it rests.
+    async fn see_through(
+        self: &Arc<Self>,
+        claim: Answer<ClaimAnswer>,
+        asked: Asked,
+    ) -> Result<usize> {
+        let answer = claim.await?;
         let mut departures = Vec::new();
         for run in answer.claimed {
             let (done, departed) = oneshot::channel();
