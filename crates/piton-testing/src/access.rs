@@ -1,7 +1,7 @@
 //! One process's way to a store, in which things go wrong when a test says so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
@@ -9,6 +9,7 @@ use piton::store::{
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Store,
     StoreError,
 };
+use piton_core::boundary::Next;
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
@@ -28,8 +29,8 @@ pub struct Access {
     held: watch::Sender<u32>,
     renewals: watch::Sender<u32>,
     next_commit: Mutex<NextCommit>,
-    /// Boundaries sent so far.
-    commits: AtomicU32,
+    /// Boundaries sent so far, in words.
+    boundaries: Mutex<Vec<String>>,
     crash: Mutex<Option<Crash>>,
     crashed: AtomicBool,
     closed: AtomicBool,
@@ -38,7 +39,7 @@ pub struct Access {
 /// When a process dies.
 #[derive(Clone, Copy)]
 struct Crash {
-    at_commit: u32,
+    at_commit: usize,
     what_happens: NextCommit,
 }
 
@@ -72,7 +73,7 @@ impl Access {
             held: watch::Sender::new(0),
             renewals: watch::Sender::new(0),
             next_commit: Mutex::new(NextCommit::Works),
-            commits: AtomicU32::new(0),
+            boundaries: Mutex::default(),
             crash: Mutex::new(None),
             crashed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -104,13 +105,13 @@ impl Access {
         *lock(&self.next_commit) = next;
     }
 
-    /// How many boundaries this process has sent so far.
-    pub fn commits(&self) -> u32 {
-        self.commits.load(Ordering::SeqCst)
+    /// The boundaries this process has sent so far, in words.
+    pub(crate) fn boundaries(&self) -> Vec<String> {
+        lock(&self.boundaries).clone()
     }
 
     /// Lets the process die at its n-th boundary, counted from 1: from then on nothing it writes gets through.
-    pub(crate) fn crash_at(&self, at_commit: u32, what_happens: NextCommit) {
+    pub(crate) fn crash_at(&self, at_commit: usize, what_happens: NextCommit) {
         *lock(&self.crash) = Some(Crash { at_commit, what_happens });
     }
 
@@ -125,8 +126,12 @@ impl Access {
     }
 
     /// What happens to this commit, and whether the process dies with it.
-    fn fate(&self) -> (NextCommit, bool) {
-        let number = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
+    fn fate(&self, boundary: &Boundary) -> (NextCommit, bool) {
+        let number = {
+            let mut boundaries = lock(&self.boundaries);
+            boundaries.push(in_words(boundary));
+            boundaries.len()
+        };
         let next = std::mem::replace(&mut *lock(&self.next_commit), NextCommit::Works);
         match *lock(&self.crash) {
             Some(crash) if crash.at_commit == number => (crash.what_happens, true),
@@ -190,7 +195,7 @@ impl Store for Access {
     }
 
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
-        let (fate, dies) = self.fate();
+        let (fate, dies) = self.fate(&boundary);
         let lost = || Err(StoreError::Unavailable("the connection was cut".to_owned()));
         let answer = match fate {
             NextCommit::IsLost => Box::pin(std::future::ready(lost())),
@@ -267,6 +272,20 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Access({})", self.store.kind())
     }
+}
+
+/// What a boundary writes, for people.
+fn in_words(boundary: &Boundary) -> String {
+    let steps = boundary.steps.iter().map(|step| &step.record);
+    let waits = boundary.waits.iter().map(|wait| &wait.record);
+    let rows = steps.chain(waits).map(|step| format!("{:?} {}", step.name, step.status));
+    let next = match &boundary.next {
+        Next::Continue { .. } => None,
+        Next::Suspend { .. } => Some("the run rests"),
+        Next::Complete { .. } => Some("the run completes"),
+        Next::Fail { .. } => Some("the run fails"),
+    };
+    rows.chain(next.map(str::to_owned)).collect::<Vec<_>>().join(", ")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

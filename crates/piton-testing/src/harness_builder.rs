@@ -16,6 +16,9 @@ use crate::stores::{Home, StoreKind};
 /// The seed of a harness that names none.
 const SEED: u64 = 1;
 
+/// Something that changes a `T`.
+type Change<'a, T> = Box<dyn FnOnce(T) -> T + Send + 'a>;
+
 /// A harness in the making; see [`Harness::builder`].
 ///
 /// ```
@@ -42,8 +45,8 @@ pub struct HarnessBuilder<'a> {
     workflows: Vec<Registration>,
     seed: u64,
     start_at: Timestamp,
-    configure: Box<dyn FnOnce(EngineBuilder) -> EngineBuilder + Send + 'a>,
-    through: Box<dyn FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send + 'a>,
+    configure: Change<'a, EngineBuilder>,
+    through: Change<'a, Arc<dyn Store>>,
 }
 
 impl<'a> HarnessBuilder<'a> {

@@ -9,9 +9,11 @@
 
 pub mod access;
 pub mod conformance;
+mod crash;
 pub mod harness;
 mod harness_builder;
 mod mocks;
+mod replay;
 pub mod runtime;
 pub mod scenario;
 pub mod sim;
@@ -19,8 +21,10 @@ mod stores;
 
 pub use access::{Access, NextCommit};
 pub use conformance::Stage;
+pub use crash::{CrashStory, CrashTest, Survived, survives_crash_at_every_boundary};
 pub use harness::{Harness, Progress, Rows};
 pub use harness_builder::HarnessBuilder;
 pub use mocks::{MockStep, MockWait};
+pub use replay::{Difference, replays_the_same};
 pub use runtime::VirtualRuntime;
 pub use stores::StoreKind;

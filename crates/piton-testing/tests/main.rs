@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
+mod crash;
 mod harness;
 mod mocks;
+mod replay;
 mod scenario;
 mod stores;

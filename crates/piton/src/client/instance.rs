@@ -11,7 +11,7 @@ use piton_core::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::HistoryQuery;
+use super::{Export, HistoryQuery};
 use crate::engine::{Shared, Tick};
 use crate::pass::RunningStep;
 use crate::runner::Runner;
@@ -217,6 +217,11 @@ impl<O> InstanceHandle<O> {
     /// ```
     pub fn history(&self) -> HistoryQuery {
         HistoryQuery::new(Arc::clone(&self.shared), self.workflow.clone(), self.id.clone())
+    }
+
+    /// The whole record of a run as one document, which `piton_testing::replays_the_same` runs today's code against.
+    pub fn export(&self) -> Export {
+        Export::new(Arc::clone(&self.shared), self.workflow.clone(), self.id.clone())
     }
 
     /// Pauses the instance: at once if it is waiting, at its next boundary if a step is running. Timers go
