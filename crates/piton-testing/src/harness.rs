@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use piton::runtime::Runtime;
 use piton::store::{LogFilter, NewEvent, PageQuery, Store, StoreError};
-use piton::{Engine, EngineBuilder, InstanceHandle, Registration, Result, Tick, WorkflowHandle};
+use piton::{
+    Engine, EngineBuilder, Error, Instance, InstanceHandle, Registration, Result, Tick,
+    WorkflowHandle,
+};
 use piton_core::record::{EventRecord, InstanceRecord, LogRecord, StepRecord};
 use piton_core::{Code, InstanceId, IntoSpan, Refusal, Span, Timestamp, WorkflowName};
 use serde::Serialize;
@@ -49,7 +52,7 @@ const WAITS_MAX: usize = 100_000;
 /// harness.run_until_idle().await?;
 /// harness.advance("365 days");
 /// harness.run_until_idle().await?;
-/// assert_eq!(instance.result().await?, "rested");
+/// assert_eq!(harness.result(&instance).await?, "rested");
 /// # Ok(())
 /// # }
 /// ```
@@ -178,6 +181,21 @@ impl Harness {
     /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`.
     pub async fn instance(&self, workflow: &str, id: &str) -> Result<InstanceHandle<Value>> {
         self.workflow::<Value, Value>(workflow)?.get(id).await
+    }
+
+    /// What an instance returned. Unlike [`InstanceHandle::result`], which would wait for ever for a run that nobody
+    /// advances, it fails at once if the instance has not ended, and says what it is waiting for.
+    ///
+    /// # Errors
+    ///
+    /// The error the workflow ended with; an error named `NotEnded`.
+    pub async fn result<O: DeserializeOwned>(&self, instance: &InstanceHandle<O>) -> Result<O> {
+        let state = instance.describe().await?;
+        if state.status.is_terminal() {
+            return instance.result().await;
+        }
+        Err(Error::new(format!("{}; it is {} now", not_ended(&state), self.now()))
+            .named("NotEnded"))
     }
 
     /// The rows of the current run of an instance, all of them.
@@ -366,7 +384,7 @@ impl Harness {
     /// harness.mock("charge card").attempt(1).fails(Error::new("the gateway is busy"));
     /// let instance = harness.create::<_, String>("pay", ()).await?;
     /// harness.run_to_end().await?;
-    /// assert_eq!(instance.result().await?, "receipt 7");
+    /// assert_eq!(harness.result(&instance).await?, "receipt 7");
     /// assert_eq!(harness.executions("charge card"), 0);
     /// # Ok(())
     /// # }
@@ -389,7 +407,7 @@ impl Harness {
     /// harness.mock_wait("approval").receives("by Ada");
     /// let instance = harness.create::<_, String>("approve", ()).await?;
     /// harness.run_until_idle().await?;
-    /// assert_eq!(instance.result().await?, "by Ada");
+    /// assert_eq!(harness.result(&instance).await?, "by Ada");
     /// # Ok(())
     /// # }
     /// ```
@@ -440,6 +458,17 @@ pub(crate) fn engine_builder(
         .interceptor(Arc::clone(mocks) as _)
         .no_runner();
     workflows.into_iter().fold(builder, EngineBuilder::register)
+}
+
+/// Where an instance stands that has not ended.
+fn not_ended(state: &Instance) -> String {
+    let Instance { workflow, id, status, .. } = state;
+    let waits = state.current_step.as_ref().map(|step| {
+        let until = step.next_retry_at.or(step.wake_at);
+        let until = until.map(|at| format!(" until {at}")).unwrap_or_default();
+        format!(" in step {:?} ({}){until}", step.name, step.step_type)
+    });
+    format!("{workflow}/{id} has not ended: it is {status}{}", waits.unwrap_or_default())
 }
 
 fn not_found(workflow: &str, id: &str) -> Refusal {

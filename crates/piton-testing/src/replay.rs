@@ -90,14 +90,15 @@ enum What {
 /// A step of the record, by what tells it apart.
 #[derive(Clone)]
 struct Recorded {
-    position: u32,
+    /// Counted from 1.
+    number: usize,
     name: String,
     step_type: StepType,
 }
 
-impl From<&ExportedStep> for Recorded {
-    fn from(step: &ExportedStep) -> Self {
-        Self { position: step.position, name: step.name.clone(), step_type: step.step_type }
+impl Recorded {
+    fn new((index, step): (usize, &ExportedStep)) -> Self {
+        Self { number: index + 1, name: step.name.clone(), step_type: step.step_type }
     }
 }
 
@@ -128,7 +129,7 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} does not replay the same: ", self.run)?;
         let recorded = |step: &Recorded| {
-            format!("step {} of the record is {:?} ({})", step.position, step.name, step.step_type)
+            format!("step {} of the record is {:?} ({})", step.number, step.name, step.step_type)
         };
         match &self.what {
             What::Workflow { today } => write!(f, "it was asked to run as workflow {today:?}"),
@@ -281,20 +282,21 @@ impl Interceptor for Recorder {
 
 impl Today {
     fn compare(self, history: &RunExport) -> Result<(), What> {
-        let recorded: BTreeMap<&str, &ExportedStep> =
-            history.steps.iter().map(|step| (step.name.as_str(), step)).collect();
+        let steps = || history.steps.iter().enumerate();
+        let recorded: BTreeMap<&str, (usize, &ExportedStep)> =
+            steps().map(|(index, step)| (step.name.as_str(), (index, step))).collect();
         for (name, today) in &self.asked {
-            if let Some(step) = recorded.get(name.as_str()).filter(|step| step.step_type != *today)
-            {
-                return Err(What::Type { step: (*step).into(), today: *today });
+            let other_type = |(_, step): &&(usize, &ExportedStep)| step.step_type != *today;
+            if let Some(step) = recorded.get(name.as_str()).filter(other_type) {
+                return Err(What::Type { step: Recorded::new(*step), today: *today });
             }
         }
         let is_asked = |name: &str| self.asked.iter().any(|(asked, _)| asked == name);
         // The loser of a `select!` decided nothing.
-        let counts = |step: &&ExportedStep| step.status != StepStatus::Pending;
-        let missing = history.steps.iter().filter(counts).find(|step| !is_asked(&step.name));
+        let counts = |step: &ExportedStep| step.status != StepStatus::Pending;
+        let missing = steps().find(|(_, step)| counts(step) && !is_asked(&step.name));
         let extra = self.asked.iter().find(|(name, _)| !recorded.contains_key(name.as_str()));
-        match (missing.map(Recorded::from), extra.cloned()) {
+        match (missing.map(Recorded::new), extra.cloned()) {
             (Some(step), Some(today)) => Err(What::Instead { step, today }),
             (Some(step), None) => Err(match self.ending() {
                 Some(ending) => What::EndsBefore { step, ending },

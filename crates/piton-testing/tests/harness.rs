@@ -18,6 +18,7 @@ on_every_store!(
     a_run_until_idle_counts_what_it_did,
     a_bounded_run_stops_at_its_bound,
     an_instance_is_steered_by_name,
+    a_result_that_is_not_there_says_why,
     rows_are_all_there,
     a_crash_keeps_the_rows_and_the_clock,
     nothing_runs_after_the_harness_is_gone,
@@ -161,6 +162,21 @@ async fn an_instance_is_steered_by_name(kind: StoreKind) -> Result<()> {
     assert_eq!(missing.code(), Some("INSTANCE_NOT_FOUND"));
     let missing = harness.instance("doze", "one").await.unwrap_err();
     assert_eq!(missing.code(), Some("WORKFLOW_NOT_FOUND"));
+    Ok(())
+}
+
+async fn a_result_that_is_not_there_says_why(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [workflow("nap", two_naps)]).await?;
+    let instance = harness.workflow::<(), String>("nap")?.create(()).id("n").await?;
+    let error = harness.result(&instance).await.unwrap_err();
+    let told = "nap/n has not ended: it is active; it is 2026-01-01T00:00:00.000Z now";
+    assert_eq!((error.name(), error.message()), ("NotEnded", told));
+    harness.run_until_idle().await?;
+    let error = harness.result(&instance).await.unwrap_err();
+    let told = "it is waiting in step \"first\" (sleep) until 2026-01-01T01:00:00.000Z";
+    assert!(error.message().contains(told), "{error}");
+    harness.run_to_end().await?;
+    assert_eq!(harness.result(&instance).await?, "rested");
     Ok(())
 }
 

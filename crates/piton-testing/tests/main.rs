@@ -5,6 +5,7 @@
 mod crash;
 mod harness;
 mod mocks;
+mod page;
 mod replay;
 mod scenario;
 mod stores;
