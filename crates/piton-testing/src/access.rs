@@ -28,6 +28,7 @@ pub struct Access {
     /// Writes that were held up so far.
     held: watch::Sender<u32>,
     renewals: watch::Sender<u32>,
+    claims: watch::Sender<u32>,
     next_commit: Mutex<NextCommit>,
     /// Boundaries sent so far, in words.
     boundaries: Mutex<Vec<String>>,
@@ -52,6 +53,8 @@ pub enum NextCommit {
     IsLost,
     /// It is committed, but the answer is lost.
     LosesItsAnswer,
+    /// It is committed, and the answer arrives together with the process's next claim.
+    IsAnsweredWithTheNextClaim,
 }
 
 impl Access {
@@ -72,6 +75,7 @@ impl Access {
             stalled: watch::Sender::new(false),
             held: watch::Sender::new(0),
             renewals: watch::Sender::new(0),
+            claims: watch::Sender::new(0),
             next_commit: Mutex::new(NextCommit::Works),
             boundaries: Mutex::default(),
             crash: Mutex::new(None),
@@ -183,7 +187,11 @@ impl Store for Access {
     }
 
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
-        self.write(|store| store.claim(request))
+        let claims = self.claims.clone();
+        self.write(move |store| {
+            claims.send_modify(|count| *count += 1);
+            store.claim(request)
+        })
     }
 
     fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
@@ -199,16 +207,25 @@ impl Store for Access {
         let lost = || Err(StoreError::Unavailable("the connection was cut".to_owned()));
         let answer = match fate {
             NextCommit::IsLost => Box::pin(std::future::ready(lost())),
-            NextCommit::Works | NextCommit::LosesItsAnswer => {
-                self.write(|store| store.commit(boundary))
-            }
+            NextCommit::Works
+            | NextCommit::LosesItsAnswer
+            | NextCommit::IsAnsweredWithTheNextClaim => self.write(|store| store.commit(boundary)),
         };
         if dies {
             self.crashed.store(true, Ordering::SeqCst);
         }
+        let mut claims = self.claims.subscribe();
+        let claims_before = *claims.borrow();
         Box::pin(async move {
             let committed = answer.await;
-            if fate == NextCommit::LosesItsAnswer { lost() } else { committed }
+            match fate {
+                NextCommit::LosesItsAnswer => return lost(),
+                NextCommit::IsAnsweredWithTheNextClaim => {
+                    let _ = claims.wait_for(|count| *count > claims_before).await;
+                }
+                NextCommit::Works | NextCommit::IsLost => {}
+            }
+            committed
         })
     }
 

@@ -5,8 +5,9 @@
 
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
-use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Registration, StepStatus};
-use piton_testing::{Harness, StoreKind, on_every_store};
+use piton::{EngineBuilder, Instance, InstanceHandle, InstanceStatus, Registration, StepStatus};
+use piton_testing::scenario::{Scenario, steps::*};
+use piton_testing::{Harness, Progress, StoreKind, on_every_store};
 use serde_json::json;
 
 use crate::support::{
@@ -81,14 +82,23 @@ async fn an_event_sent_before_its_wait_is_reached_is_delivered(kind: StoreKind) 
             step.wait_for_event::<u32>("go", "go").await
         })
     });
-    let harness = Harness::on(kind, [sleeps_first]).await?;
-    let instance = harness.create::<_, u32>("wait", ()).await?;
-    harness.run_until_idle().await?;
-    instance.send_event("go", &7).await?;
-    assert_eq!(harness.run_until_idle().await?.processed, 0, "nobody waits for it yet");
-    harness.advance("1 hour");
-    harness.run_until_idle().await?;
-    assert_eq!(ended(&instance).await?, 7);
+    Scenario::new("an event before its wait")
+        .workflow(sleeps_first)
+        .store(kind)
+        .step(create("wait").id("w"))
+        .step(run_until_idle("wait", "w"))
+        .step(event("wait", "w", "go").payload(7))
+        .step(run_until_idle("wait", "w").store_as("too early"))
+        .step(advance_time("1 hour"))
+        .step(run_until_idle("wait", "w"))
+        .step(status("wait", "w").store_as("after"))
+        .step(assert(|cx| {
+            assert_eq!(cx.var::<Progress>("too early").processed, 0, "nobody waits for it yet");
+            let output = cx.var::<Instance>("after").output.as_ref().map(|output| output.as_str());
+            assert_eq!(output, Some("7"));
+        }))
+        .run()
+        .await?;
     Ok(())
 }
 

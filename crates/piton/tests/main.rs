@@ -10,6 +10,7 @@ mod limits;
 mod logs;
 mod parallel;
 mod programs;
+mod races;
 mod results;
 mod retries;
 mod runners;
