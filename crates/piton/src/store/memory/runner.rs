@@ -42,6 +42,20 @@ impl Transaction<'_> {
         ClaimAnswer { now: self.now, claimed, next_due_at }
     }
 
+    pub(super) fn claim_instance(
+        &mut self,
+        key: InstanceKey,
+        request: &ClaimRequest,
+    ) -> ClaimAnswer {
+        let task = self.state.task(key).copied();
+        let is_due = |task| !matches!(claim::claim(&task, &request.rules, self.now), Claim::Skip);
+        let claimed = match task.is_some_and(is_due) {
+            true => self.claim_one(key, request).into_iter().collect(),
+            false => Vec::new(),
+        };
+        ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
+    }
+
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
         let due = self.state.due_tasks(workflows, self.now, wanted);
         let class = |tasks: &[(Timestamp, InstanceKey)]| Due {
