@@ -56,7 +56,8 @@ pub use event::{Event, Received};
 pub use piton_core::record::{EventRecord, LogLine, LogRecord, RecordedError, StepRecord};
 pub use piton_core::{
     Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Issue, Json,
-    Limits, LogLevel, Refusal, Retries, RetryLimit, Span, StepName, StepStatus, StepType, Timestamp, WorkflowName,
+    Limits, LogLevel, Refusal, Retries, RetryLimit, Span, StepName, StepStatus, StepType,
+    Timestamp, WorkflowName,
 };
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
