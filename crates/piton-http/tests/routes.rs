@@ -40,7 +40,8 @@ fn mask_text(text: &str) -> Option<&'static str> {
 #[tokio::test]
 async fn workflows_are_listed_by_name() {
     let server = server().await;
-    let names = ["echo", "fail", "nap", "order", "talk", "wait"].map(|name| json!({"name": name}));
+    let names =
+        ["echo", "fail", "hang", "nap", "order", "talk", "wait"].map(|name| json!({"name": name}));
     assert_eq!(server.get("").await.ok(), json!({"workflows": names}));
 }
 
@@ -403,8 +404,10 @@ async fn a_tick_advances_due_work_where_nothing_else_does() {
     let tick = server.send(Method::POST, "/_runner/tick", &[], "").await.ok();
     assert_eq!(tick, json!({"processed": 1}));
     assert_eq!(server.ended("echo", "c").await["output"], "c");
-    let refused = server.post("/_runner/tick", json!({"maxInstances": 0})).await;
-    assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), "maxInstances");
+    for runs in [0, 257] {
+        let refused = server.post("/_runner/tick", json!({"maxInstances": runs})).await;
+        assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), "maxInstances");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use piton_http::ServerLimits;
+use piton_http::{Api, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -120,6 +120,35 @@ async fn an_overloaded_server_says_so_at_once_and_stays_healthy() {
 }
 
 #[tokio::test]
+async fn bounds_may_be_as_large_as_a_number_gets() {
+    let api = Box::new(|api: Api| {
+        api.open_to_everyone().in_flight_max(usize::MAX).waiting_max(usize::MAX)
+    });
+    let mut limits = ServerLimits::default();
+    limits.connections_max = usize::MAX;
+    let server = Setup { api, limits, ..Setup::default() }.start().await;
+    server.get("").await.ok();
+}
+
+#[tokio::test]
+async fn a_tick_keeps_others_out_until_it_ends_even_if_its_caller_is_gone() {
+    let api = Box::new(|api: Api| {
+        api.open_to_everyone().enable_tick().request_time_max("50 ms").unwrap()
+    });
+    let server = Setup { api, runner: false, ..Setup::default() }.start().await;
+    let hang = server.engine.workflow::<serde_json::Value, serde_json::Value>("hang").unwrap();
+    hang.create(json!(null)).await.unwrap();
+    let refused = loop {
+        let reply = server.post("/_runner/tick", json!({})).await;
+        if reply.status != StatusCode::GATEWAY_TIMEOUT {
+            break reply;
+        }
+        reply.refused(504, "TIMED_OUT");
+    };
+    assert_eq!(refused.refused(503, "OVERLOADED").header("retry-after"), Some("1"));
+}
+
+#[tokio::test]
 async fn those_who_wait_for_results_have_a_bound_of_their_own() {
     let server = server_with(|api| api.open_to_everyone().waiting_max(1)).await;
     server.create("wait", "a", json!(null)).await;
@@ -141,12 +170,19 @@ async fn those_who_wait_for_results_have_a_bound_of_their_own() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_ended() {
-    let server = server_with(|api| api.open_to_everyone().request_time_max("50 ms").unwrap()).await;
+    let mut limits = ServerLimits::default();
+    // The connection is closed soon after, so that the whole answer can be heard.
+    limits.head_time_max = Duration::from_millis(50);
+    let api = Box::new(|api: Api| api.open_to_everyone().request_time_max("50 ms").unwrap());
+    let server = Setup { api, limits, ..Setup::default() }.start().await;
     let mut stream = half_a_request(&server).await;
     stream.write_all(b" ").await.unwrap();
     let mut heard = vec![0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut stream, &mut heard).await.unwrap();
-    assert_eq!(heard, b"HTTP/1.1 503");
+    assert_eq!(heard, b"HTTP/1.1 504");
+    let heard = say(&mut stream, b"").await;
+    assert!(heard.contains("TIMED_OUT") && heard.contains("not known"), "{heard}");
+    assert!(!heard.contains("retry-after"), "{heard}");
 }
 
 #[tokio::test]

@@ -37,10 +37,14 @@ impl Drop for Demo {
 fn it_refuses_an_address_that_others_can_reach_unless_it_has_a_token() {
     let directory = tempfile::tempdir().unwrap();
     let args = ["--listen", "0.0.0.0:0", "--database", "memory:"];
-    let output = demo(directory.path(), &args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
-    assert!(said.contains("--token") && said.contains("--insecure-no-auth"), "{said}");
+    for no_token in [None, Some(""), Some(" ")] {
+        let output =
+            demo(directory.path(), &args).envs(no_token.map(|it| ("PITON_TOKEN", it))).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(said.contains("--token") && said.contains("--insecure-no-auth"), "{said}");
+    }
 }
 
 #[test]
