@@ -97,7 +97,7 @@ async fn a_body_is_cut_off_at_its_limit_even_if_it_does_not_say_how_long_it_is()
 async fn half_a_request(server: &Server) -> tokio::net::TcpStream {
     let mut stream = server.connect().await;
     let head = "POST /api/workflows/echo/instances HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-        content-length: 100\r\n\r\n{";
+        connection: close\r\ncontent-length: 100\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
     stream
 }
@@ -170,11 +170,7 @@ async fn those_who_wait_for_results_have_a_bound_of_their_own() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_ended() {
-    let mut limits = ServerLimits::default();
-    // The connection is closed soon after, so that the whole answer can be heard.
-    limits.head_time_max = Duration::from_millis(50);
-    let api = Box::new(|api: Api| api.open_to_everyone().request_time_max("50 ms").unwrap());
-    let server = Setup { api, limits, ..Setup::default() }.start().await;
+    let server = server_with(|api| api.open_to_everyone().request_time_max("50 ms").unwrap()).await;
     let mut stream = half_a_request(&server).await;
     stream.write_all(b" ").await.unwrap();
     let mut heard = vec![0; 12];
