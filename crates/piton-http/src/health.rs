@@ -31,33 +31,36 @@ pub fn health(engine: Engine) -> Router {
     Router::new()
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/readyz", get(ready))
-        .with_state(Arc::new(Readiness { engine, last: Mutex::new(None) }))
+        .with_state(Readiness { engine, last: Arc::default() })
 }
 
 /// Whether to send work, or why not.
 type Verdict = Result<(), &'static str>;
 
+#[derive(Clone)]
 struct Readiness {
     engine: Engine,
     /// The last verdict and when it was found, by the monotonic clock. Locked while someone looks, so that those who
     /// ask in the meantime get what that one finds.
-    last: Mutex<Option<(u64, Verdict)>>,
+    last: Arc<Mutex<Option<(u64, Verdict)>>>,
 }
 
-async fn ready(State(readiness): State<Arc<Readiness>>) -> Response {
-    let Readiness { engine, last } = &*readiness;
+async fn ready(State(Readiness { engine, last }): State<Readiness>) -> Response {
     let runtime = engine.runtime();
-    let mut last = last.lock().await;
-    let verdict = match *last {
-        Some((at, verdict)) if runtime.monotonic_us().saturating_sub(at) < ANSWER_KEPT_US => {
-            verdict
-        }
-        Some(_) | None => {
-            let verdict = look(engine).await;
-            *last = Some((runtime.monotonic_us(), verdict));
-            verdict
-        }
-    };
+    let is_fresh = |at: u64| runtime.monotonic_us().saturating_sub(at) < ANSWER_KEPT_US;
+    let mut known = Arc::clone(&last).lock_owned().await;
+    if !known.is_some_and(|(at, _)| is_fresh(at)) {
+        *known = None;
+        // A task of its own, so that those who ask and hang up do not start one look after the other.
+        let looking = async move {
+            let verdict = look(&engine).await;
+            *known = Some((engine.runtime().monotonic_us(), verdict));
+        };
+        runtime.spawn(Box::pin(looking)).detach();
+        known = last.lock_owned().await;
+    }
+    let verdict = known.map_or(Err("it cannot be told"), |(_, verdict)| verdict);
+    drop(known);
     match verdict {
         Ok(()) => Json(json!({"status": "ready"})).into_response(),
         Err(reason) => {

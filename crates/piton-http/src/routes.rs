@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use piton::{BatchItem, Code, ErrorKind, InstanceHandle, LogLevel, Span, WorkflowHandle};
+use piton::{BatchItem, Code, ErrorKind, Instance, InstanceHandle, LogLevel, Span, WorkflowHandle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -153,7 +153,7 @@ pub(crate) async fn create_instance(core: Arc<Core>, mut call: Call) -> Answer<I
         .check_idempotency_key(&key)
         .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
     let created = create.idempotency_key(key).await.map_err(about_create)?;
-    let details = standing(&created).await;
+    let details = standing(|| created.describe()).await;
     Ok(Json(InstanceItem { id: created.id().to_owned(), details }))
 }
 
@@ -161,9 +161,12 @@ pub(crate) async fn create_instance(core: Arc<Core>, mut call: Call) -> Answer<I
 ///
 /// That is done whatever the store says now, and an error would tell the caller otherwise. So a read that fails is
 /// tried once more, and then the answer is what is known: when it was stored the instance had not ended.
-async fn standing(instance: &RawInstance) -> Details {
+async fn standing<F>(describe: impl Fn() -> F) -> Details
+where
+    F: Future<Output = piton::Result<Instance>>,
+{
     for _ in 0..2 {
-        match instance.describe().await {
+        match describe().await {
             Ok(described) => return InstanceItem::of(described).details,
             Err(error) => tracing::warn!(?error, "cannot read how an instance stands"),
         }
@@ -403,7 +406,7 @@ pub(crate) async fn send_event(core: Arc<Core>, mut call: Call) -> Answer<EventA
         send = send.idempotency_key(key);
     }
     send.await?;
-    Ok(Json(EventAnswer { status: standing(&instance).await }))
+    Ok(Json(EventAnswer { status: standing(|| instance.describe()).await }))
 }
 
 /// Stops an instance: at once if it waits, otherwise when its running steps have ended.
@@ -558,4 +561,22 @@ pub(crate) async fn method_not_allowed(_: Arc<Core>, _: Call) -> ApiError {
 fn wrong_method() -> ApiError {
     let message = "the path exists, but not with this method";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_stored_is_no_error_because_a_read_fails_afterwards() {
+        let reads = Cell::new(0);
+        let details = standing(|| {
+            reads.set(reads.get() + 1);
+            std::future::ready(Err(piton::Error::new("the store is gone")))
+        });
+        let details = serde_json::to_value(details.await).expect("JSON");
+        assert_eq!((details, reads.get()), (serde_json::json!({"status": "active"}), 2));
+    }
 }
