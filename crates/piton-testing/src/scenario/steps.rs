@@ -530,7 +530,7 @@ pub fn assert(check: impl FnOnce(&Context) + 'static) -> ScenarioStep {
     ScenarioStep::new("assert", None, work)
 }
 
-/// Like [`assert`], for what has to be looked up first.
+/// Like [`assert()`], for what has to be looked up first.
 pub fn assert_later(check: impl AsyncFnOnce(&Context) -> Result<()> + 'static) -> ScenarioStep {
     ScenarioStep::new("assert", None, check)
 }
