@@ -98,6 +98,8 @@ bugs! {
     ClaimYoungestFirst = "claim takes the youngest first",
     /// New runs wait for as long as there is anything to resume.
     NewWorkStarves = "new work starves",
+    /// Work is looked for when a hint comes, and at no other time.
+    HintsTrusted = "hints trusted",
     /// A page begins one row too late.
     PageSkipsRow = "page skips a row",
 }

@@ -79,6 +79,8 @@ rare! {
     ProcessKilled = "process killed",
     /// A process was asked to stop, and did.
     StoppedPolitely = "process stopped politely",
+    /// A run that may have killed its runners was claimed, the only one of its kind.
+    SuspectClaimed = "suspect claimed alone",
     /// An instance ended in quarantine.
     Quarantined = "instance quarantined",
     /// A parked run could not be used, because someone else had claimed the run in between.

@@ -27,7 +27,7 @@ pub(super) fn check(
 ) -> Result<(), Violation> {
     let Call::Claim { wanted } = call else { return Ok(()) };
     let (mut resuming, mut new) = (Class::default(), Class::default());
-    let (mut claimed, mut left) = (0, 0);
+    let (mut claimed, mut left, mut suspects) = (0, 0, 0);
     let (mut new_claimed, mut oldest_resumed) = (false, None::<Timestamp>);
     for (key, old) in before {
         let Some(task) = old.task.filter(|task| is_due(task, now)) else { continue };
@@ -39,6 +39,7 @@ pub(super) fn check(
                 format!("{}: claimed under epoch {}", old.record.id, task_now.epoch)
             })?;
         }
+        suspects += u32::from(taken && task.state == TaskState::Suspect);
         new_claimed |= taken && is_new(&task);
         if taken && !is_new(&task) {
             let run_at = task.run_at;
@@ -64,6 +65,7 @@ pub(super) fn check(
     ensure(left == 0 || claimed == *wanted, "I14", || {
         format!("{left} due tasks were left, though only {claimed} of {wanted} were claimed")
     })?;
+    ensure(suspects <= 1, "I14", || format!("{suspects} suspects were claimed at once"))?;
     oldest_first("resuming", &resuming)?;
     oldest_first("new", &new)?;
     let starved = new.left.iter().min().filter(|_| !new_claimed);
@@ -84,8 +86,8 @@ fn is_due(task: &Task, now: Timestamp) -> bool {
     match task.state {
         TaskState::Pending => task.run_at <= now,
         TaskState::Leased => task.lease_until.is_some_and(|until| until <= now),
-        TaskState::Held => false,
         TaskState::Suspect => true,
+        TaskState::Held => false,
     }
 }
 

@@ -135,6 +135,9 @@ impl State {
                 self.sometimes.saw(Rare::PausedByExpiry);
             }
         }
+        if old.state == TaskState::Suspect && new.state == TaskState::Leased {
+            self.sometimes.saw(Rare::SuspectClaimed);
+        }
         if expired && new.epoch > old.epoch {
             self.sometimes.saw(Rare::ExpiredLeaseTakenOver);
         }
