@@ -1,7 +1,6 @@
 //! An engine on a virtual clock that moves only when the test says so.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use piton::runtime::Runtime;
@@ -20,6 +19,44 @@ pub enum StoreKind {
     Memory,
     /// A SQLite file in a temporary directory.
     Sqlite,
+    /// A schema on the server named by `PITON_TEST_POSTGRES_URL`.
+    #[cfg(feature = "postgres")]
+    Postgres,
+}
+
+/// Where the data of a harness is.
+enum Place {
+    Memory,
+    Directory(tempfile::TempDir),
+    #[cfg(feature = "postgres")]
+    Postgres(crate::postgres::Scratch),
+}
+
+impl Place {
+    fn new(kind: StoreKind) -> Result<Self> {
+        Ok(match kind {
+            StoreKind::Memory => Self::Memory,
+            StoreKind::Sqlite => Self::Directory(tempfile::tempdir()?),
+            #[cfg(feature = "postgres")]
+            StoreKind::Postgres => {
+                Self::Postgres(crate::postgres::Scratch::new().ok_or_else(|| {
+                    piton::Error::new("set PITON_TEST_POSTGRES_URL, or run `cargo xtask test`")
+                })?)
+            }
+        })
+    }
+
+    async fn open(&self, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
+        let runtime: Arc<dyn Runtime> = Arc::clone(runtime) as _;
+        Ok(match self {
+            Self::Memory => MemoryStore::new(runtime),
+            Self::Directory(directory) => {
+                SqliteStore::open(&directory.path().join("test.db"), runtime)?
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(scratch) => scratch.open(runtime).await?,
+        })
+    }
 }
 
 /// How many runs one tick of a harness advances at most.
@@ -56,7 +93,7 @@ pub struct Harness {
     engine: Engine,
     store: Arc<dyn Store>,
     runtime: Arc<VirtualRuntime>,
-    directory: Option<tempfile::TempDir>,
+    place: Place,
 }
 
 impl Harness {
@@ -92,13 +129,10 @@ impl Harness {
         configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> Result<Self> {
         let runtime = VirtualRuntime::new(1);
-        let directory = match kind {
-            StoreKind::Memory => None,
-            StoreKind::Sqlite => Some(tempfile::tempdir()?),
-        };
-        let store = open(directory.as_ref().map(database), &runtime)?;
+        let place = Place::new(kind)?;
+        let store = place.open(&runtime).await?;
         let engine = start(&store, &runtime, workflows, configure).await?;
-        Ok(Self { engine, store, runtime, directory })
+        Ok(Self { engine, store, runtime, place })
     }
 
     /// The engine.
@@ -206,29 +240,18 @@ impl Harness {
         self,
         workflows: impl IntoIterator<Item = Registration>,
     ) -> Result<Self> {
-        let Self { engine, mut store, runtime, directory } = self;
+        let Self { engine, mut store, runtime, place } = self;
         drop(engine);
-        if let Some(directory) = &directory {
+        // What is in memory would be gone with the store.
+        if !matches!(place, Place::Memory) {
             // Closing waits for the lock on the file to be gone; what was not committed is lost all the same.
             store.close().await.ok();
             drop(store);
-            store = open(Some(database(directory)), &runtime)?;
+            store = place.open(&runtime).await?;
         }
         let engine = start(&store, &runtime, workflows, |builder| builder).await?;
-        Ok(Self { engine, store, runtime, directory })
+        Ok(Self { engine, store, runtime, place })
     }
-}
-
-fn database(directory: &tempfile::TempDir) -> PathBuf {
-    directory.path().join("test.db")
-}
-
-fn open(path: Option<PathBuf>, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
-    let runtime: Arc<dyn Runtime> = Arc::clone(runtime) as _;
-    Ok(match path {
-        None => MemoryStore::new(runtime),
-        Some(path) => SqliteStore::open(&path, runtime)?,
-    })
 }
 
 async fn start(
