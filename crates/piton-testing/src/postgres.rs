@@ -15,6 +15,15 @@ use piton::store::{Clock, PostgresOptions, PostgresStore, Store};
 /// Names the server that tests run on.
 pub const URL: &str = "PITON_TEST_POSTGRES_URL";
 
+/// Whether there is a server to test on; says so if there is none, and the test is skipped.
+pub fn is_available() -> bool {
+    let named = std::env::var_os(URL).is_some();
+    if !named {
+        eprintln!("SKIPPED: no PostgreSQL to test on; run `cargo xtask test`, or set {URL}");
+    }
+    named
+}
+
 /// A schema that exists as long as this.
 pub struct Scratch {
     url: String,
@@ -22,13 +31,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A schema on the server that the environment names. `None`, and a message, if it names none: then a test that needs
-    /// one is skipped.
+    /// A schema on the server that the environment names; `None` if it names none.
     pub fn new() -> Option<Self> {
-        let Ok(url) = std::env::var(URL) else {
-            eprintln!("SKIPPED: no PostgreSQL to test on; run `cargo xtask test`, or set {URL}");
-            return None;
-        };
+        let url = is_available().then(|| std::env::var(URL).ok()).flatten()?;
         let unique = RandomState::new().build_hasher().finish();
         let schema = format!("piton_test_{}_{unique:x}", std::process::id());
         Some(Self { url, schema })

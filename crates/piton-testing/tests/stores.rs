@@ -61,7 +61,7 @@ const POSTGRES_SEEDS: Range<u64> = 0..60;
 
 #[test]
 fn postgres_answers_like_memory() {
-    if Scratch::new().is_some() {
+    if piton_testing::postgres::is_available() {
         let open = async || open_postgres().await.expect("there is a server");
         differential::assert_alike(POSTGRES_SEEDS, open_memory, open);
     }

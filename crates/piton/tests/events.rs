@@ -10,10 +10,10 @@ use piton_testing::{Harness, StoreKind};
 use serde_json::json;
 
 use crate::support2::{
-    Gate, Trail, buffered, ended, eventually, flow, on_both_stores, steps_of, tick_until_arrived,
+    Gate, Trail, buffered, ended, eventually, flow, on_every_store, steps_of, tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     an_event_sent_before_the_first_pass_is_delivered,
     an_event_sent_before_its_wait_is_reached_is_delivered,
     an_event_sent_while_an_earlier_body_runs_is_delivered_in_the_same_pass,

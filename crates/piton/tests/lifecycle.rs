@@ -14,11 +14,11 @@ use piton_testing::{Harness, StoreKind};
 use serde_json::{Value, json};
 
 use crate::support2::{
-    Access, Gate, Trail, another_engine, ended, engine_on, eventually, flow, on_both_stores,
+    Access, Gate, Trail, another_engine, ended, engine_on, eventually, flow, on_every_store,
     steps_of, system_lines, tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     of_eight_simultaneous_creates_with_one_id_one_succeeds,
     of_eight_simultaneous_creates_that_accept_what_exists_all_get_the_same_instance,
     one_id_under_two_workflows_is_two_instances,

@@ -11,9 +11,9 @@ use piton_testing::{Harness, StoreKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support2::{Trail, ended, flow, on_both_stores, steps_of, system_lines};
+use crate::support2::{Trail, ended, flow, on_every_store, steps_of, system_lines};
 
-on_both_stores!(
+on_every_store!(
     workflow_names_are_checked_where_they_are_registered_and_looked_up,
     instance_ids_are_checked_at_every_entrance,
     event_types_are_checked_at_every_entrance,

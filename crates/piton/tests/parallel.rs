@@ -8,7 +8,7 @@ use piton::{InstanceStatus, StepContext, StepStatus, StepType};
 use piton_testing::{Harness, StoreKind};
 
 use crate::support::{
-    Alive, Probe, find, find_step, logs, on_both_stores, outline, settle, step, steps, until_step,
+    Alive, Probe, find, find_step, logs, on_every_store, outline, settle, step, steps, until_step,
 };
 
 /// A target for events that a step sends in its own transaction, which every store can do.
@@ -18,7 +18,7 @@ fn mailbox() -> piton::Registration {
     })
 }
 
-on_both_stores! {
+on_every_store! {
     // 10
     async fn three_joined_steps_run_at_the_same_time(kind) {
         let probe = Probe::new();

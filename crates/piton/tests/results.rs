@@ -8,10 +8,10 @@ use piton::{EngineBuilder, InstanceHandle, Registration};
 use piton_testing::{Harness, StoreKind};
 
 use crate::support2::{
-    Access, Gate, another_engine, engine_on, flow, on_both_stores, tick_until_arrived,
+    Access, Gate, another_engine, engine_on, flow, on_every_store, tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     every_waiter_gets_the_result,
     a_result_is_awaited_from_another_engine,
     a_result_is_found_by_polling_when_no_hint_arrives,

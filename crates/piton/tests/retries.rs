@@ -7,7 +7,7 @@ use piton::{InstanceHandle, InstanceStatus, Registration, Span, StepStatus};
 use piton_testing::{Harness, StoreKind, VirtualRuntime};
 
 use crate::support::{
-    Alive, Probe, find, find_step, logs, on_both_stores, settle, step, steps, until_step,
+    Alive, Probe, find, find_step, logs, on_every_store, settle, step, steps, until_step,
 };
 
 /// A workflow whose only step, `work`, always fails.
@@ -44,7 +44,7 @@ async fn delays(harness: &Harness, instance: &InstanceHandle<()>) -> Result<Vec<
     }
 }
 
-on_both_stores! {
+on_every_store! {
     // 15, and spec, point 3.
     async fn retries_follow_their_schedule_to_the_millisecond(kind) {
         let policies: [(&(dyn Fn() -> Retries + Sync), &[i64]); 5] = [

@@ -12,10 +12,10 @@ use piton_testing::{Harness, StoreKind, VirtualRuntime};
 
 use crate::support2::{
     Access, Gate, NextCommit, Trail, another_engine, ended, engine_on, eventually, flow,
-    on_both_stores, steps_of, system_lines, tick_until_arrived, until_status, until_told,
+    on_every_store, steps_of, system_lines, tick_until_arrived, until_status, until_told,
 };
 
-on_both_stores!(
+on_every_store!(
     of_two_runners_and_one_due_task_one_executes,
     of_three_runners_and_many_tasks_each_is_executed_once,
     twenty_concurrent_ticks_double_nothing_and_strand_nobody,
@@ -217,7 +217,7 @@ async fn a_runner_stalled_past_its_lease_goes_on_if_nobody_took_its_run(
 /// one is gone.
 fn wait_for_takeover(kind: StoreKind, harness: &Harness) {
     match kind {
-        StoreKind::Memory => harness.advance("30 seconds"),
+        StoreKind::Memory | StoreKind::Postgres => harness.advance("30 seconds"),
         StoreKind::Sqlite => {}
     }
 }

@@ -9,9 +9,9 @@ use piton::prelude::*;
 use piton::{InstanceStatus, StepStatus};
 use piton_testing::{Harness, StoreKind};
 
-use crate::support::{Probe, on_both_stores, until_step};
+use crate::support::{Probe, on_every_store, until_step};
 
-on_both_stores! {
+on_every_store! {
     // 13, 27
     async fn the_loser_of_two_waits_leaves_its_event_for_a_later_wait(kind) {
         let flow = workflow("choice", async |_: Event<()>, step: &Step| -> Result<String> {

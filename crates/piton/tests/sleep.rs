@@ -8,7 +8,7 @@ use piton_testing::runtime::START;
 use piton_testing::{Harness, StoreKind};
 
 use crate::support::{
-    Alive, Probe, eventually, find, on_both_stores, outline, settle, step, steps, until_step,
+    Alive, Probe, eventually, find, on_every_store, outline, settle, step, steps, until_step,
 };
 
 const HOUR: Span = Span::literal("1 hour");
@@ -35,7 +35,7 @@ impl Workflow for NapFor {
     }
 }
 
-on_both_stores! {
+on_every_store! {
     // 21
     async fn a_sleep_ends_at_its_millisecond_and_not_before(kind) {
         for parked in [0, 100] {

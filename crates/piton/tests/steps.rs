@@ -7,7 +7,7 @@ use piton::{InstanceStatus, Json, LogLevel, Registration, StepStatus, StepType};
 use piton_testing::{Harness, StoreKind};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Probe, find, logs, on_both_stores, outline, settle, step, steps, until_step};
+use crate::support::{Probe, find, logs, on_every_store, outline, settle, step, steps, until_step};
 
 /// What one MiB of JSON leaves for the text between the quotes.
 const TEXT_OF_ONE_MIB: usize = 1024 * 1024 - 2;
@@ -29,7 +29,7 @@ fn order(probe: &'static Probe) -> [Registration; 1] {
     })]
 }
 
-on_both_stores! {
+on_every_store! {
     // 1: after a wait and a retry elsewhere, with the run in memory or replayed each time.
     async fn a_completed_step_never_runs_again(kind) {
         for parked in [0, 100] {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 /// Writes each test once and runs it on every store. The body may use `?`.
-macro_rules! on_both_stores {
+macro_rules! on_every_store {
     ($($(#[$meta:meta])* async fn $name:ident($kind:ident) { $($body:tt)* })*) => {$(
         $(#[$meta])*
         mod $name {
@@ -29,10 +29,18 @@ macro_rules! on_both_stores {
             async fn sqlite() -> Result<()> {
                 check(StoreKind::Sqlite).await
             }
+
+            #[tokio::test]
+            async fn postgres() -> Result<()> {
+                if !piton_testing::postgres::is_available() {
+                    return Ok(());
+                }
+                check(StoreKind::Postgres).await
+            }
         }
     )*};
 }
-pub(crate) use on_both_stores;
+pub(crate) use on_every_store;
 
 /// How often a condition is looked at before the test gives up on it. Each look lets every task run.
 const LOOKS_MAX: usize = 3_000_000;

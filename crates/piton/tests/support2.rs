@@ -26,8 +26,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
 
-/// Makes two tests of each function, one per store. A function that is not listed is dead code, and says so.
-macro_rules! on_both_stores {
+/// Makes a test of each function for every store. A function that is not listed is dead code, and says so.
+macro_rules! on_every_store {
     ($($(#[$attribute:meta])* $test:ident),* $(,)?) => {
         mod memory {
             $($(#[$attribute])* #[tokio::test]
@@ -41,9 +41,18 @@ macro_rules! on_both_stores {
                 super::$test(piton_testing::StoreKind::Sqlite).await
             })*
         }
+        mod postgres {
+            $($(#[$attribute])* #[tokio::test]
+            async fn $test() -> piton::Result<()> {
+                if !piton_testing::postgres::is_available() {
+                    return Ok(());
+                }
+                super::$test(piton_testing::StoreKind::Postgres).await
+            })*
+        }
     };
 }
-pub(crate) use on_both_stores;
+pub(crate) use on_every_store;
 
 /// The future of a workflow's function.
 pub(crate) type Flow<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

@@ -11,11 +11,11 @@ use piton::{EngineBuilder, InstanceStatus, Registration, StepRecord, StepStatus}
 use piton_testing::{Harness, StoreKind, VirtualRuntime};
 
 use crate::support2::{
-    Access, Gate, Trail, buffered, ended, engine_on, flow, on_both_stores, steps_of,
+    Access, Gate, Trail, buffered, ended, engine_on, flow, on_every_store, steps_of,
     tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     an_instance_created_by_a_step_exists_once_its_step_is_recorded,
     an_event_sent_by_a_step_arrives_once_and_wakes_its_receiver,
     a_step_can_create_an_instance_and_send_it_an_event,
@@ -60,7 +60,7 @@ async fn is_there(harness: &Harness, id: &str) -> Result<bool> {
     }
 }
 
-// ---- both stores: create and send_event ----
+// ---- every store: create and send_event ----
 
 async fn an_instance_created_by_a_step_exists_once_its_step_is_recorded(
     kind: StoreKind,
@@ -337,7 +337,7 @@ async fn nothing_is_written_for_a_run_that_was_terminated(kind: StoreKind) -> Re
     Ok(())
 }
 
-// ---- both stores: beside siblings ----
+// ---- every store: beside siblings ----
 
 async fn the_step_behind_a_transaction_starts_at_once_beside_a_sleeping_sibling(
     kind: StoreKind,

@@ -68,6 +68,19 @@ impl<'a> Cells<'a> {
         }
     }
 
+    /// A number that may be larger than an INTEGER.
+    pub(super) fn long_u32(&self, column: usize) -> Outcome<u32> {
+        let value = self.i64(column)?;
+        u32::try_from(value).map_err(|_| self.damaged(column, format!("{value} is out of range")))
+    }
+
+    pub(super) fn opt_long_u32(&self, column: usize) -> Outcome<Option<u32>> {
+        match self.opt_i64(column)? {
+            Some(_) => self.long_u32(column).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A BIGINT that is never negative.
     pub(super) fn u64(&self, column: usize) -> Outcome<u64> {
         let value = self.i64(column)?;

@@ -31,7 +31,7 @@ const ROUNDS_MAX: usize = 16;
 /// due yet will be.
 const CLAIM_LOOK: &str = concat!(
     "WITH clock AS MATERIALIZED (SELECT coalesce($1, ", clock_ms!(), ") AS now),
-    workflow AS MATERIALIZED (SELECT name FROM unnest($2::text[]) AS w(name)),
+    workflow AS MATERIALIZED (SELECT name FROM unnest($2) AS w(name)),
     resuming AS MATERIALIZED (
         SELECT d.run_at FROM clock, workflow AS w CROSS JOIN LATERAL (
             SELECT run_at FROM piton_task AS t
@@ -68,7 +68,7 @@ const CLAIM_LOOK: &str = concat!(
 /// Leases the tasks, makes their instances active, tells the log, and returns what a runner needs.
 const CLAIM_LEASE: &str = concat!(
     "WITH leased AS MATERIALIZED (
-        SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[])
+        SELECT * FROM unnest($1, $2, $3, $4)
             AS a(instance_key, lease_until, epoch, claims_without_progress)),
     tasks AS (
         UPDATE piton_task AS t SET state = 'leased', lease_until = a.lease_until, lease_owner = $5, epoch = a.epoch,
@@ -79,7 +79,7 @@ const CLAIM_LEASE: &str = concat!(
         FROM leased AS a WHERE i.key = a.instance_key AND (i.status <> 'active' OR i.started_at IS NULL)),
     lines AS (
         INSERT INTO piton_log (", log::columns!(), ") SELECT ", log::columns!(), " FROM ",
-        log::rows!(7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17), ")
+        log::rows!("$7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17"), ")
     SELECT i.key, i.instance_id, i.created_at, i.params
     FROM piton_instance AS i JOIN leased AS a ON i.key = a.instance_key"
 );

@@ -14,60 +14,41 @@ use crate::store::{NewEvent, PageQuery};
 const TABLE: &str = "piton_event";
 
 macro_rules! columns {
-    ($of:literal) => {
-        concat!(
-            $of,
-            "instance_key, ",
-            $of,
-            "run_number, ",
-            $of,
-            "seq, ",
-            $of,
-            "id, ",
-            $of,
-            "type, ",
-            $of,
-            "created_at, ",
-            $of,
-            "delivered_at, ",
-            $of,
-            "consumed_by, ",
-            $of,
-            "payload"
-        )
+    () => {
+        "instance_key, run_number, seq, id, type, created_at, delivered_at, consumed_by, payload"
     };
 }
 
 const EVENT_BY_IDEMPOTENCY_KEY: &str = concat!(
     "SELECT ",
-    columns!(""),
+    columns!(),
     " FROM piton_event WHERE instance_key = $1 AND idempotency_key = $2"
 );
 
 /// For each wait the first of its buffer that arrived by its deadline, if there is one.
 const EVENT_OLDEST: &str = concat!(
     "SELECT ",
-    columns!("e."),
+    columns!(),
     ", w.n
-    FROM unnest($1::bigint[], $2::int[], $3::text[], $4::bigint[]) WITH ORDINALITY
-        AS w(instance_key, run_number, type, arrived_by, n)
+    FROM unnest($1, $2, $3, $4) WITH ORDINALITY
+        AS w(of_instance, of_run, of_type, arrived_by, n)
     CROSS JOIN LATERAL (
         SELECT * FROM piton_event AS b
-        WHERE b.instance_key = w.instance_key AND b.run_number = w.run_number AND b.type = w.type
+        WHERE b.instance_key = w.of_instance AND b.run_number = w.of_run AND b.type = w.of_type
             AND b.delivered_at IS NULL AND (w.arrived_by IS NULL OR b.created_at <= w.arrived_by)
         ORDER BY b.seq LIMIT 1) AS e"
 );
 
 const EVENT_PAGE: &str = concat!(
     "SELECT ",
-    columns!(""),
+    columns!(),
     " FROM piton_event WHERE instance_key = $1 AND run_number = $2 AND seq > $3
     ORDER BY seq LIMIT $4"
 );
 
 const EVENT_PAGE_DESCENDING: &str = concat!(
     "SELECT ",
-    columns!(""),
+    columns!(),
     " FROM piton_event WHERE instance_key = $1 AND run_number = $2 AND seq < $3
     ORDER BY seq DESC LIMIT $4"
 );
@@ -85,7 +66,7 @@ const EVENT_INSERT: &str = "\
 
 const EVENT_DELIVER: &str = "\
     UPDATE piton_event AS e SET delivered_at = $4, consumed_by = a.consumed_by
-    FROM unnest($1::bigint[], $2::int[], $3::bigint[], $5::text[]) AS a(instance_key, run_number, seq, consumed_by)
+    FROM unnest($1, $2, $3, $5) AS a(instance_key, run_number, seq, consumed_by)
     WHERE e.instance_key = a.instance_key AND e.run_number = a.run_number AND e.seq = a.seq";
 
 fn decode(row: &PgRow) -> Outcome<EventRecord> {

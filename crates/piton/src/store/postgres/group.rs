@@ -30,8 +30,8 @@ use crate::store::{CreateRequest, Created, Hint, RowState};
 const GROUP_COMMIT: &str = concat!(
     "WITH clock AS MATERIALIZED (SELECT coalesce($1, ", clock_ms!(), ") AS now),
     held AS MATERIALIZED (
-        SELECT b.* FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::bigint[],
-                $9::text[], $10::text[], $11::text[])
+        SELECT b.* FROM unnest($2, $3, $4, $5, $6, $7, $8,
+                $9, $10, $11)
             AS b(instance_key, run_number, epoch, claims_without_progress, state, kind, run_at, status, output, error)
         JOIN piton_task AS t ON t.instance_key = b.instance_key
         WHERE t.run_number = b.run_number AND t.epoch = b.epoch AND t.state = 'leased' AND NOT t.pause_requested
@@ -50,16 +50,16 @@ const GROUP_COMMIT: &str = concat!(
         FROM held AS h, clock WHERE i.key = h.instance_key AND h.status IS NOT NULL),
     steps AS (
         INSERT INTO piton_step (", step::columns!(), ") SELECT ", step::columns!(), " FROM ",
-        step::rows!(12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29),
+        step::rows!("$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29"),
         " WHERE s.instance_key IN (SELECT instance_key FROM held)),
     lines AS (
         INSERT INTO piton_log (", log::columns!(), ") SELECT ", log::columns!(), " FROM ",
-        log::rows!(30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40),
+        log::rows!("$30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40"),
         " WHERE l.instance_key IN (SELECT instance_key FROM held)),
     new AS MATERIALIZED (
         SELECT nextval('piton_instance_key_seq') AS key, n.*
-        FROM unnest($41::text[], $42::text[], $43::text[], $44::text[], $45::bigint[], $46::bigint[], $47::text[],
-                $48::text[], $49::text[], $50::text[])
+        FROM unnest($41, $42, $43, $44, $45, $46, $47,
+                $48, $49, $50)
             AS n(workflow_name, instance_id, params, state, lease_ms, epoch, lease_owner, log_id, log_level, log_message)),
     fresh AS (
         INSERT INTO piton_instance (key, workflow_name, instance_id, status, run_number, created_at, updated_at,

@@ -58,7 +58,7 @@ const INSTANCE_VIEW: &str = concat!(
 );
 
 const INSTANCE_KEYS: &str = "\
-    SELECT i.key, n.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n(workflow_name, instance_id, n)
+    SELECT i.key, n.n FROM unnest($1, $2) WITH ORDINALITY AS n(workflow_name, instance_id, n)
     JOIN piton_instance AS i ON i.workflow_name = n.workflow_name AND i.instance_id = n.instance_id";
 
 const INSTANCE_EXISTING: &str = "\
@@ -70,7 +70,7 @@ const INSTANCE_ENDED: &str = "\
 const INSTANCE_CHANGE: &str = "\
     UPDATE piton_instance AS i SET status = a.status, updated_at = $2, completed_at = a.completed_at,
         output = a.output, error = a.error
-    FROM unnest($1::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[])
+    FROM unnest($1, $3, $4, $5, $6)
         AS a(key, status, completed_at, output, error)
     WHERE i.key = a.key";
 

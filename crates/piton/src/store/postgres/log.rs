@@ -26,37 +26,10 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// The rows that [`bind`] adds, as parameters from the given numbers on.
+/// The rows that [`bind`] adds, as these eleven parameters.
 macro_rules! rows {
-    ($a:literal, $b:literal, $c:literal, $d:literal, $e:literal, $f:literal, $g:literal, $h:literal, $i:literal,
-     $j:literal, $k:literal) => {
-        concat!(
-            "unnest($",
-            $a,
-            "::bigint[], $",
-            $b,
-            "::int[], $",
-            $c,
-            "::text[], $",
-            $d,
-            "::text[], $",
-            $e,
-            "::int[], $",
-            $f,
-            "::text[], $",
-            $g,
-            "::text[], $",
-            $h,
-            "::bool[], $",
-            $i,
-            "::bigint[], $",
-            $j,
-            "::text[], $",
-            $k,
-            "::text[]) AS l(",
-            $crate::store::postgres::log::columns!(),
-            ")"
-        )
+    ($params:literal) => {
+        concat!("unnest(", $params, ") AS l(", $crate::store::postgres::log::columns!(), ")")
     };
 }
 pub(super) use rows;
@@ -67,7 +40,7 @@ const LOG_INSERT: &str = concat!(
     ") SELECT ",
     columns!(),
     " FROM ",
-    rows!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    rows!("$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11")
 );
 
 macro_rules! select_log {

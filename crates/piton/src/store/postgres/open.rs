@@ -36,7 +36,7 @@ pub(super) fn connect_options(options: &PostgresOptions) -> Result<PgConnectOpti
         ("lock_timeout", options.lock_timeout.as_millis().to_string()),
         ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION.as_millis().to_string()),
         // Locks are taken first and everything is read after them: each statement must see what is committed by then.
-        ("default_transaction_isolation", r"read\ committed".to_owned()),
+        ("default_transaction_isolation", "read committed".to_owned()),
         // A machine that vanished must not keep its locks until the kernel notices, which takes two hours.
         ("tcp_keepalives_idle", "15".to_owned()),
         ("tcp_keepalives_interval", "5".to_owned()),

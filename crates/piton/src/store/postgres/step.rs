@@ -21,60 +21,13 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// The rows that [`bind`] adds, as parameters `$1` to `$18` or further on.
+/// The rows that [`bind`] adds, as these eighteen parameters.
 macro_rules! rows {
-    ($($n:literal),*) => {
-        concat!("unnest(", $crate::store::postgres::step::casts!($($n),*), ") AS s(",
-            $crate::store::postgres::step::columns!(), ")")
+    ($params:literal) => {
+        concat!("unnest(", $params, ") AS s(", $crate::store::postgres::step::columns!(), ")")
     };
 }
 pub(super) use rows;
-
-macro_rules! casts {
-    ($a:literal, $b:literal, $c:literal, $d:literal, $e:literal, $f:literal, $g:literal, $h:literal, $i:literal,
-     $j:literal, $k:literal, $l:literal, $m:literal, $n:literal, $o:literal, $p:literal, $q:literal, $r:literal) => {
-        concat!(
-            "$",
-            $a,
-            "::bigint[], $",
-            $b,
-            "::int[], $",
-            $c,
-            "::int[], $",
-            $d,
-            "::int[], $",
-            $e,
-            "::text[], $",
-            $f,
-            "::text[], $",
-            $g,
-            "::text[], $",
-            $h,
-            "::int[], $",
-            $i,
-            "::int[], $",
-            $j,
-            "::bigint[], $",
-            $k,
-            "::bigint[], $",
-            $l,
-            "::bigint[], $",
-            $m,
-            "::text[], $",
-            $n,
-            "::bigint[], $",
-            $o,
-            "::bigint[], $",
-            $p,
-            "::bigint[], $",
-            $q,
-            "::text[], $",
-            $r,
-            "::text[]"
-        )
-    };
-}
-pub(super) use casts;
 
 const STEP_INSERT: &str = concat!(
     "INSERT INTO piton_step (",
@@ -82,7 +35,7 @@ const STEP_INSERT: &str = concat!(
     ") SELECT ",
     columns!(),
     " FROM ",
-    rows!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18)
+    rows!("$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18")
 );
 
 /// A settled step never changes (rule R2), whoever asks.
@@ -91,7 +44,7 @@ const STEP_UPDATE: &str = concat!(
         attempts_max = s.attempts_max, timeout_ms = s.timeout_ms, next_retry_at = s.next_retry_at, wake_at = s.wake_at,
         event_type = s.event_type, created_at = s.created_at, started_at = s.started_at, updated_at = s.updated_at,
         result = s.result, error = s.error
-    FROM ", rows!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18),
+    FROM ", rows!("$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18"),
     " WHERE t.instance_key = s.instance_key AND t.run_number = s.run_number AND t.position = s.position
         AND t.status NOT IN ('completed', 'errored')"
 );
@@ -136,8 +89,8 @@ pub(super) fn bind<'r>(
     column!(std::borrow::Cow<'_, str>, |_, step| text::stored(step.name.as_str()));
     column!(&str, |_, step| step.step_type.as_str());
     column!(&str, |_, step| step.status.as_str());
-    column!(i32, |_, step| int(step.attempts));
-    column!(Option<i32>, |_, step| step.attempts_max.map(int));
+    column!(i64, |_, step| step.attempts.into());
+    column!(Option<i64>, |_, step| step.attempts_max.map(Into::into));
     column!(Option<i64>, |_, step| step.timeout_ms);
     column!(Option<i64>, |_, step| time(step.next_retry_at));
     column!(Option<i64>, |_, step| time(step.wake_at));
@@ -163,8 +116,8 @@ pub(super) fn decode_from(cells: &Cells<'_>, first: usize) -> Outcome<StepRecord
         name: StepName::from_stored(cells.text(at(4))?),
         step_type: cells.word(at(5))?,
         status: cells.word(at(6))?,
-        attempts: cells.u32(at(7))?,
-        attempts_max: cells.opt_u32(at(8))?,
+        attempts: cells.long_u32(at(7))?,
+        attempts_max: cells.opt_long_u32(at(8))?,
         timeout_ms: cells.opt_i64(at(9))?,
         next_retry_at: cells.opt_time(at(10))?,
         wake_at: cells.opt_time(at(11))?,

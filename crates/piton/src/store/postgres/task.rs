@@ -14,29 +14,9 @@ use super::trouble::{Failure, Outcome};
 const TABLE: &str = "piton_task";
 
 macro_rules! columns {
-    ($of:literal) => {
-        concat!(
-            $of,
-            "instance_key, ",
-            $of,
-            "workflow_name, ",
-            $of,
-            "run_number, ",
-            $of,
-            "kind, ",
-            $of,
-            "state, ",
-            $of,
-            "run_at, ",
-            $of,
-            "lease_until, ",
-            $of,
-            "epoch, ",
-            $of,
-            "claims_without_progress, ",
-            $of,
-            "pause_requested"
-        )
+    () => {
+        "instance_key, workflow_name, run_number, kind, state, run_at, lease_until, epoch, claims_without_progress,
+        pause_requested"
     };
 }
 
@@ -44,7 +24,7 @@ macro_rules! columns {
 /// order: two transactions that want the same rows never wait for each other in a circle.
 const TASK_LOCK: &str = concat!(
     "SELECT ",
-    columns!("l."),
+    columns!(),
     ", ",
     clock_ms!(),
     " FROM (SELECT * FROM piton_task WHERE instance_key = ANY($1) ORDER BY instance_key FOR NO KEY UPDATE) AS l"
@@ -55,8 +35,7 @@ const TASK_PUT: &str = "\
     UPDATE piton_task AS t SET run_number = a.run_number, kind = a.kind, state = a.state, run_at = a.run_at,
         lease_until = a.lease_until, lease_owner = CASE WHEN a.state = 'leased' THEN t.lease_owner END,
         epoch = a.epoch, claims_without_progress = a.claims_without_progress, pause_requested = a.pause_requested
-    FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::int[],
-            $9::bool[])
+    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9)
         AS a(instance_key, run_number, kind, state, run_at, lease_until, epoch, claims_without_progress,
             pause_requested)
     WHERE t.instance_key = a.instance_key";
@@ -76,8 +55,8 @@ macro_rules! due {
     ($class:literal, $moment:literal) => {
         concat!(
             "SELECT ",
-            columns!("d."),
-            " FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
+            columns!(),
+            " FROM unnest($1) AS w(name) CROSS JOIN LATERAL (
                 SELECT * FROM piton_task AS t WHERE t.workflow_name = w.name AND ",
             $class,
             " ORDER BY ",
@@ -97,7 +76,7 @@ const TASK_BACKLOG: &str = "SELECT workflow_name, count(*) FROM piton_task GROUP
 
 /// When the earliest task can be claimed.
 const TASK_NEXT_DUE: &str = "\
-    SELECT min(d.at) FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
+    SELECT min(d.at) FROM unnest($1) AS w(name) CROSS JOIN LATERAL (
         (SELECT run_at AS at FROM piton_task WHERE workflow_name = w.name AND state = 'pending' AND kind <> 'run'
             ORDER BY run_at LIMIT 1)
         UNION ALL
