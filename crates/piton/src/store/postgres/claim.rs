@@ -24,8 +24,15 @@ use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
 /// Tasks that one claim may take: it bounds how long their rows are locked.
 const CLAIM_MAX: usize = 1024;
 
-/// Rounds of one claim: another one is needed only if tasks were held or quarantined instead of claimed.
+/// Rounds of one claim: another one is needed only if tasks were held or quarantined instead of claimed, and each looks
+/// at twice as many.
 const ROUNDS_MAX: usize = 16;
+
+/// How often a claim looks again when everything that is due is locked by somebody else, who may be about to leave it due.
+/// Each time it waits twice as long as before, in milliseconds from one.
+const BUSY_MAX: u32 = 6;
+
+const CLAIM_PAUSE: &str = "SELECT 0::bigint FROM pg_sleep($1)";
 
 /// What is due, as far as `$3` per workflow and class, how long the oldest has been, and when the next task that is not
 /// due yet will be.
@@ -103,23 +110,37 @@ pub(super) async fn claim(
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
     let mut claimed = Vec::new();
-    let mut rounds = 0;
+    let (mut rounds, mut unfit, mut busy) = (0, 0, 0);
     loop {
         rounds += 1;
         let wanted = (request.wanted - claimed.len()).min(CLAIM_MAX);
-        let seen = look(conn, shared, &names, wanted).await?;
+        // Behind tasks that are held or quarantined there may be more of them: they must not delay the others.
+        let limit = if unfit > 0 { wanted.max(unfit * 2).min(CLAIM_MAX) } else { wanted };
+        let seen = look(conn, shared, &names, limit).await?;
         let due = seen.resuming + seen.expired + seen.new;
         if wanted == 0 || due == 0 {
             return Ok(answer(&seen, claimed, due));
         }
-        let taken = take(conn, shared, request, &names, &seen, wanted).await?;
-        let (looked_at, before) = (taken.looked_at, claimed.len());
-        claimed.extend(taken.claimed);
-        // Tasks that were held or quarantined make room for the next ones, so that they delay nobody.
-        if claimed.len() - before == looked_at || rounds == ROUNDS_MAX {
-            return Ok(answer(&seen, claimed, due.saturating_sub(looked_at)));
+        let taken = take(conn, shared, request, &names, &seen, Room { wanted, limit }).await?;
+        let done = taken.claimed.len() + taken.unfit;
+        if done == 0 && claimed.is_empty() && busy < BUSY_MAX {
+            pause(conn, shared, busy).await?;
+            busy += 1;
+            continue;
         }
+        claimed.extend(taken.claimed);
+        if taken.unfit == 0 || rounds == ROUNDS_MAX {
+            return Ok(answer(&seen, claimed, due.saturating_sub(done)));
+        }
+        unfit += taken.unfit;
     }
+}
+
+async fn pause(conn: &mut PgConnection, shared: &Shared, busy: u32) -> Outcome<()> {
+    let seconds = f64::from(1_u32 << busy) / 1_000.0;
+    let mut db = Db { conn, statements: &shared.statements };
+    db.all(CLAIM_PAUSE, params![seconds], |_| Ok(())).await?;
+    Ok(())
 }
 
 fn answer(seen: &Seen, claimed: Vec<ClaimedRun>, left: usize) -> ClaimAnswer {
@@ -160,10 +181,18 @@ async fn look(
     seen.ok_or_else(|| damaged_row("piton_task", 0, "a look at it returned nothing"))
 }
 
+/// How many runs a round may lease, and how many tasks it may look at for that.
+#[derive(Clone, Copy)]
+struct Room {
+    wanted: usize,
+    limit: usize,
+}
+
 /// What one round took.
 struct Taken {
-    looked_at: usize,
     claimed: Vec<ClaimedRun>,
+    /// Tasks that were held or quarantined instead.
+    unfit: usize,
 }
 
 async fn take(
@@ -172,18 +201,23 @@ async fn take(
     request: &ClaimRequest,
     names: &[&str],
     seen: &Seen,
-    wanted: usize,
+    room: Room,
 ) -> Outcome<Taken> {
     let mut database = conn.begin().await.map_err(Failure::from)?;
     let mut db = Db { conn: &mut database, statements: &shared.statements };
-    let chosen = choose(&mut db, names, seen, wanted).await?;
-    let looked_at = chosen.len();
+    let chosen = choose(&mut db, names, seen, room.limit).await?;
     let order: Vec<InstanceKey> = chosen.iter().map(|row| row.key).collect();
     let tasks: BTreeMap<InstanceKey, Row> = chosen.into_iter().map(|row| (row.key, row)).collect();
     let mut tx = Transaction::begin(db, &shared.ids, seen.now, tasks);
-    let mut leased = Vec::new();
+    let (mut leased, mut unfit) = (Vec::new(), 0);
     for key in order {
-        leased.extend(claim_one(&mut tx, key, request));
+        if leased.len() == room.wanted {
+            break;
+        }
+        match claim_one(&mut tx, key, request) {
+            Some(task) => leased.push(task),
+            None => unfit += 1,
+        }
     }
     let claimed = lease_all(&mut tx, &leased, request).await?;
     tx.flush().await?;
@@ -194,7 +228,7 @@ async fn take(
         shared.leases.note(run.key, &run.workflow, &run.task);
     }
     shared.tell(hints);
-    Ok(Taken { looked_at, claimed })
+    Ok(Taken { claimed, unfit })
 }
 
 /// Locks resuming work first, then new work, each oldest first.

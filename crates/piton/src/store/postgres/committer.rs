@@ -441,6 +441,11 @@ fn after(item: Item, broken: &Broken) -> Option<Item> {
             item.request.answer(Err(StoreError::Fenced));
             None
         }
+        // Nobody's boundaries wait for a lock that somebody else may hold for long.
+        Fate::Conflict if failure.locked && !boundary => {
+            item.request.answer(Err(failure.to_error()));
+            None
+        }
         Fate::Conflict => Some(item),
         Fate::Lost if !broken.committing => Some(item),
         Fate::Lost if boundary => Some(Item { in_doubt: true, ..item }),

@@ -141,10 +141,7 @@ impl PostgresStore {
     }
 
     /// Sends a request to the committer and waits for its answer.
-    fn write<T: 'static>(&self, ask: Ask, read: fn(Reply) -> Option<T>) -> Answer<T>
-    where
-        T: Send,
-    {
+    fn write<T: Send + 'static>(&self, ask: Ask, read: fn(Reply) -> Option<T>) -> Answer<T> {
         let requests = self.requests.clone();
         Box::pin(async move {
             let (request, answered) = Request::new(ask);
@@ -192,17 +189,11 @@ impl Store for PostgresStore {
     }
 
     fn create(&self, request: CreateRequest) -> Answer<Vec<Created>> {
-        self.write(Ask::Create(request), |reply| match reply {
-            Reply::Created(created) => Some(created),
-            _ => None,
-        })
+        self.write(Ask::Create(request), Reply::created)
     }
 
     fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.write(Ask::SendEvent(event), |reply| match reply {
-            Reply::Sent(event) => Some(event),
-            _ => None,
-        })
+        self.write(Ask::SendEvent(event), Reply::sent)
     }
 
     fn steer(
@@ -211,10 +202,7 @@ impl Store for PostgresStore {
         id: InstanceId,
         action: Action,
     ) -> Answer<InstanceRecord> {
-        self.write(Ask::Steer(Steering { workflow, id, action }), |reply| match reply {
-            Reply::Steered(record) => Some(record),
-            _ => None,
-        })
+        self.write(Ask::Steer(Steering { workflow, id, action }), Reply::steered)
     }
 
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
@@ -235,10 +223,7 @@ impl Store for PostgresStore {
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
         let (boundary, mutations) = PlainBoundary::split(boundary);
         if mutations.is_empty() {
-            return self.write(Ask::Commit(boundary), |reply| match reply {
-                Reply::Committed(committed) => Some(committed),
-                _ => None,
-            });
+            return self.write(Ask::Commit(boundary), Reply::committed);
         }
         let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
         Box::pin(async move {
@@ -247,10 +232,7 @@ impl Store for PostgresStore {
     }
 
     fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
-        self.write(Ask::Renew(keys, lease), |reply| match reply {
-            Reply::Renewed(renewed) => Some(renewed),
-            _ => None,
-        })
+        self.write(Ask::Renew(keys, lease), Reply::renewed)
     }
 
     fn release(&self, keys: Vec<RunKey>) -> Answer<()> {

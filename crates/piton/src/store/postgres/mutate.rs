@@ -1,8 +1,9 @@
 //! A boundary with work of the user's inside its transaction.
 //!
 //! It has a transaction and a connection of its own: user code may take its time, and what goes wrong concerns one step
-//! only. The runs it sends events to are locked together with its own, in ascending order, before any user code runs.
-//! The work can run once only: if the connection is lost, either the step is recorded or nothing has happened.
+//! only. User code runs first; only when it is done is the run locked, together with those that it sends events to, so that
+//! nobody waits for user code. The work can run once only: if the connection is lost, either the step is recorded or
+//! nothing has happened.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,15 +23,15 @@ use super::shared::Shared;
 use super::statements::{Db, params};
 use super::transaction::Transaction;
 use super::trouble::{Failure, Fate, Outcome, Trouble, is_unique_violation, mutation_failed};
-use super::{commit, create, event, instance};
+use super::{commit, create, event, instance, task};
 use crate::pass::panic_error;
 use crate::store::{
     Committed, CreateRequest, Existing, Mutation, MutationError, NewEvent, PostgresWork, SqlValue,
     StoreError,
 };
 
-/// Which transaction this is. Its locks have given it a number.
-const TRANSACTION: &str = "SELECT pg_current_xact_id_if_assigned()::text";
+/// Which transaction this is.
+const TRANSACTION: &str = "SELECT pg_current_xact_id()::text";
 
 /// How often a commit of unknown outcome is looked up; each time the pool waits for a connection.
 const LOOKS_MAX: usize = 5;
@@ -78,16 +79,22 @@ async fn try_commit(
     let mut conn = pool.acquire().await.map_err(Failure::from)?;
     let mut database = conn.begin().await.map_err(Failure::from)?;
     let mut db = Db { conn: &mut database, statements: &shared.statements };
-    let receivers = existing(&mut db, receivers(&mutations)).await?;
+    // For one that is fenced already the user's work need not even begin.
+    let task = task::get(&mut db, boundary.key.instance).await?;
+    boundary::guard(task.as_ref(), &boundary.key).map_err(Trouble::from)?;
+    let engines = run_users(&mut db, mutations).await?;
+    let receivers = existing(&mut db, receivers(&engines)).await?;
     let mut keys: Vec<InstanceKey> = receivers.into_iter().chain([boundary.key.instance]).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await?;
-    boundary::guard(tx.task(boundary.key.instance).as_ref(), &boundary.key)
-        .map_err(Trouble::from)?;
-    mutate(&mut tx, mutations).await?;
+    let locked = tx.task(boundary.key.instance);
+    boundary::guard(locked.as_ref(), &boundary.key).map_err(Trouble::from)?;
+    for mutation in engines {
+        mutation.apply(&mut tx).await.map_err(as_mutation)?;
+    }
     let committed = commit::commit(&mut tx, boundary, true, &mut std::iter::empty())?;
-    tx.flush().await.map_err(|failure| fenced(failure))?;
+    tx.flush().await.map_err(fenced)?;
     let hints = std::mem::take(&mut tx.hints);
     let own = boundary.key.instance;
     let left = tx.workflow(own).cloned().zip(tx.task(own));
@@ -109,13 +116,26 @@ fn at_commit(failure: &Failure) -> Trouble {
     mutation_failed(code, failure.message())
 }
 
+/// What the engine does for a step, beside the user's own work.
+enum Engines {
+    Create(CreateRequest),
+    SendEvent(NewEvent),
+}
+
+impl Engines {
+    async fn apply(self, tx: &mut Transaction<'_>) -> Outcome<()> {
+        match self {
+            Self::Create(request) => create::create(tx, &request).await.map(drop),
+            Self::SendEvent(new) => send(tx, &new).await,
+        }
+    }
+}
+
 /// The names of the instances that events are sent to.
-fn receivers(mutations: &[Mutation]) -> Vec<(WorkflowName, InstanceId)> {
-    let receivers = mutations.iter().filter_map(|mutation| match mutation {
-        Mutation::SendEvent(event) => Some((event.workflow.clone(), event.id.clone())),
-        Mutation::Execute { .. } | Mutation::Create { .. } | Mutation::Postgres(_) => None,
-        #[cfg(feature = "sqlite")]
-        Mutation::Sqlite(_) => None,
+fn receivers(engines: &[Engines]) -> Vec<(WorkflowName, InstanceId)> {
+    let receivers = engines.iter().filter_map(|mutation| match mutation {
+        Engines::SendEvent(event) => Some((event.workflow.clone(), event.id.clone())),
+        Engines::Create(_) => None,
     });
     receivers.collect()
 }
@@ -132,29 +152,27 @@ async fn existing(
     Ok(instance::keys(db, &names).await?.into_iter().flatten().collect())
 }
 
-async fn mutate(tx: &mut Transaction<'_>, mutations: Vec<Mutation>) -> Outcome<()> {
+/// Runs the user's work in its order; what is left is the engine's.
+async fn run_users(db: &mut Db<'_>, mutations: Vec<Mutation>) -> Outcome<Vec<Engines>> {
+    let mut engines = Vec::new();
     for mutation in mutations {
         match mutation {
             Mutation::Execute { sql, params } => {
-                let before = transaction(tx).await?;
-                execute(tx, sql, params).await?;
-                check_same(tx, before).await?;
+                let before = transaction(db).await?;
+                execute(db, sql, params).await?;
+                check_same(db, before).await?;
             }
             Mutation::Postgres(work) => {
-                let before = transaction(tx).await?;
-                run_user_code(tx, work).await?;
-                check_same(tx, before).await?;
+                let before = transaction(db).await?;
+                run_user_code(db, work).await?;
+                check_same(db, before).await?;
             }
             Mutation::Create { workflow, instance } => {
-                let request = CreateRequest {
-                    workflow,
-                    instances: vec![instance],
-                    existing: Existing::Refuse,
-                    lease: None,
-                };
-                create::create(tx, &request).await.map_err(as_mutation)?;
+                let (instances, existing) = (vec![instance], Existing::Refuse);
+                let request = CreateRequest { workflow, instances, existing, lease: None };
+                engines.push(Engines::Create(request));
             }
-            Mutation::SendEvent(new) => send(tx, &new).await.map_err(as_mutation)?,
+            Mutation::SendEvent(new) => engines.push(Engines::SendEvent(new)),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => {
                 return Err(mutation_failed(
@@ -164,7 +182,7 @@ async fn mutate(tx: &mut Transaction<'_>, mutations: Vec<Mutation>) -> Outcome<(
             }
         }
     }
-    Ok(())
+    Ok(engines)
 }
 
 async fn send(tx: &mut Transaction<'_>, new: &NewEvent) -> Outcome<()> {
@@ -178,20 +196,20 @@ async fn send(tx: &mut Transaction<'_>, new: &NewEvent) -> Outcome<()> {
     Ok(tx.flush().await?)
 }
 
-async fn transaction(tx: &mut Transaction<'_>) -> Outcome<Option<String>> {
+async fn transaction(db: &mut Db<'_>) -> Outcome<Option<String>> {
     let number =
-        tx.db.one(TRANSACTION, params![], |row| Ok(row.try_get(0).map_err(Failure::from)?)).await;
+        db.one(TRANSACTION, params![], |row| Ok(row.try_get(0).map_err(Failure::from)?)).await;
     // User code that swallowed an error of the database comes to light here.
     number.map(Option::flatten).map_err(|trouble| match trouble {
         Trouble::Database(failure) if failure.fate != Fate::Lost => {
             mutation_failed(Code::StepTransaction, failure.message())
         }
-        trouble => trouble,
+        trouble @ (Trouble::Answer(_) | Trouble::Database(_)) => trouble,
     })
 }
 
-async fn check_same(tx: &mut Transaction<'_>, before: Option<String>) -> Outcome<()> {
-    if before.is_some() && transaction(tx).await? == before {
+async fn check_same(db: &mut Db<'_>, before: Option<String>) -> Outcome<()> {
+    if before.is_some() && transaction(db).await? == before {
         return Ok(());
     }
     Err(mutation_failed(
@@ -200,17 +218,17 @@ async fn check_same(tx: &mut Transaction<'_>, before: Option<String>) -> Outcome
     ))
 }
 
-async fn execute(tx: &mut Transaction<'_>, sql: String, params: Vec<SqlValue>) -> Outcome<()> {
+async fn execute(db: &mut Db<'_>, sql: String, params: Vec<SqlValue>) -> Outcome<()> {
     let mut query = sqlx::query(AssertSqlSafe(sql));
     for value in params {
         query = query.bind(value);
     }
-    query.execute(&mut *tx.db.conn).await.map(drop).map_err(|error| judge(error))
+    query.execute(&mut *db.conn).await.map(drop).map_err(judge)
 }
 
-async fn run_user_code(tx: &mut Transaction<'_>, work: PostgresWork) -> Outcome<()> {
+async fn run_user_code(db: &mut Db<'_>, work: PostgresWork) -> Outcome<()> {
     // Nothing of ours is left half-changed by a panic: the transaction is rolled back.
-    let begun = catch_unwind(AssertUnwindSafe(|| work(&mut *tx.db.conn)));
+    let begun = catch_unwind(AssertUnwindSafe(|| work(&mut *db.conn)));
     let mut running = pin!(begun.map_err(|panic| panicked(&*panic))?);
     let done = poll_fn(|context| {
         match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {

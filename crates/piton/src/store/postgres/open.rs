@@ -46,10 +46,15 @@ pub(super) fn connect_options(options: &PostgresOptions) -> Result<PgConnectOpti
     Ok(connect.options(settings).disable_statement_logging())
 }
 
-/// The same for the committer. Its statements have one good plan each, and planning them again for every batch costs as
-/// much as running them.
+/// The same for the committer, which all runs of the process depend on: it waits for nobody's lock for long, and when its
+/// process is stopped the server soon takes its own locks back. Its statements have one good plan each, and planning
+/// them again for every batch costs as much as running them.
 pub(super) fn committer_options(connect: &PgConnectOptions) -> PgConnectOptions {
-    connect.clone().options([("plan_cache_mode", "force_generic_plan")])
+    connect.clone().options([
+        ("plan_cache_mode", "force_generic_plan"),
+        ("lock_timeout", "1000"),
+        ("idle_in_transaction_session_timeout", "3000"),
+    ])
 }
 
 /// Connects and checks that the server keeps what it acknowledges.

@@ -52,6 +52,24 @@ pub(super) enum Reply {
     Done,
 }
 
+/// A reply of the kind that a request is answered with.
+macro_rules! reply {
+    ($($name:ident: $kind:ident => $type:ty),* $(,)?) => {
+        impl Reply {
+            $(pub(super) fn $name(self) -> Option<$type> {
+                if let Self::$kind(reply) = self { Some(reply) } else { None }
+            })*
+        }
+    };
+}
+reply!(
+    created: Created => Vec<Created>,
+    committed: Committed => Committed,
+    sent: Sent => EventRecord,
+    steered: Steered => InstanceRecord,
+    renewed: Renewed => Vec<Renewed>,
+);
+
 /// One request, from its arrival to its answer.
 pub(super) struct Request {
     pub(super) ask: Ask,
@@ -65,17 +83,11 @@ impl Request {
     }
 
     pub(super) fn boundary(&self) -> Option<&PlainBoundary> {
-        match &self.ask {
-            Ask::Commit(boundary) => Some(boundary),
-            _ => None,
-        }
+        if let Ask::Commit(boundary) = &self.ask { Some(boundary) } else { None }
     }
 
     pub(super) fn create(&self) -> Option<&CreateRequest> {
-        match &self.ask {
-            Ask::Create(create) => Some(create),
-            _ => None,
-        }
+        if let Ask::Create(create) = &self.ask { Some(create) } else { None }
     }
 
     /// Answers; nobody may be listening any more.

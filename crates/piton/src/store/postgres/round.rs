@@ -108,10 +108,8 @@ pub(super) async fn run(
 }
 
 async fn run_all(tx: &mut Transaction<'_>, items: &[Item]) -> Result<Answers, Failure> {
-    let boundaries = items.iter().filter_map(|item| match &item.request.ask {
-        Ask::Commit(boundary) if !item.in_doubt => Some(boundary),
-        _ => None,
-    });
+    let boundaries =
+        items.iter().filter(|item| !item.in_doubt).filter_map(|item| item.request.boundary());
     let looks: Vec<_> = boundaries.flat_map(|boundary| commit::looks(boundary, tx.now)).collect();
     let mut found = answerable(event::oldest(&mut tx.db, &looks).await)?.into_iter();
     let mut answers = Vec::with_capacity(items.len());

@@ -30,6 +30,8 @@ const TASK_LOCK: &str = concat!(
     " FROM (SELECT * FROM piton_task WHERE instance_key = ANY($1) ORDER BY instance_key FOR NO KEY UPDATE) AS l"
 );
 
+const TASK_GET: &str = concat!("SELECT ", columns!(), " FROM piton_task WHERE instance_key = $1");
+
 /// A task that is not leased has no owner.
 const TASK_PUT: &str = "\
     UPDATE piton_task AS t SET run_number = a.run_number, kind = a.kind, state = a.state, run_at = a.run_at,
@@ -132,6 +134,12 @@ pub(super) async fn lock(
         .await?;
     let now = locked.iter().map(|(_, at)| *at).max();
     Ok((locked.into_iter().filter_map(|(row, _)| row).collect(), now))
+}
+
+/// A task as it stands, without a lock: it may be another one by the time it is looked at.
+pub(super) async fn get(db: &mut Db<'_>, key: InstanceKey) -> Outcome<Option<Task>> {
+    let found = db.one(TASK_GET, params![key.0], decode).await?;
+    Ok(found.map(|row| row.task))
 }
 
 /// Makes rows what they are to be.

@@ -38,28 +38,31 @@ pub(super) struct Failure {
     pub(super) fate: Fate,
     /// A unique constraint was violated.
     pub(super) unique: bool,
+    /// Somebody else held a lock for too long.
+    pub(super) locked: bool,
     message: String,
 }
 
 impl Failure {
     pub(super) fn lost(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Lost, unique: false, message: message.into() }
+        Self { fate: Fate::Lost, unique: false, locked: false, message: message.into() }
     }
 
     /// Somebody else was faster; nothing may be committed.
     pub(super) fn conflict(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Conflict, unique: false, message: message.into() }
+        Self { fate: Fate::Conflict, unique: false, locked: false, message: message.into() }
     }
 
     /// A row was not as it must be; nothing may be committed.
     pub(super) fn contradiction(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Conflict, unique: true, message: message.into() }
+        Self { fate: Fate::Conflict, unique: true, locked: false, message: message.into() }
     }
 
     pub(super) fn of_parameter(error: &(dyn std::error::Error + Send + Sync)) -> Self {
         Self {
             fate: Fate::RolledBack,
             unique: false,
+            locked: false,
             message: format!("internal: a parameter cannot be encoded: {error}"),
         }
     }
@@ -94,6 +97,7 @@ fn advice(code: &str) -> &'static str {
         "42501" => "; the database user needs SELECT, INSERT, UPDATE and DELETE on Piton's tables",
         "53100" => "; the server's disk is full: free some space",
         "53300" => "; raise max_connections, or open fewer connections per process",
+        "55P03" => "; somebody else holds the instance: try again",
         "57014" => "; the statement timeout passed",
         "25006" => "; this server only reads: is the primary elsewhere?",
         _ => "",
@@ -109,7 +113,7 @@ impl From<sqlx::Error> for Failure {
                 let fate = fate_of(&code);
                 let unique = code == "23505";
                 let message = format!("{told} ({code}){}", advice(&code));
-                Self { fate, unique, message }
+                Self { fate, unique, locked: code == "55P03", message }
             }
             sqlx::Error::PoolTimedOut => {
                 Self::lost("no connection to the database became free in time")
@@ -124,6 +128,7 @@ impl From<sqlx::Error> for Failure {
             _ => Self {
                 fate: Fate::RolledBack,
                 unique: false,
+                locked: false,
                 message: format!("internal: {error}"),
             },
         }
