@@ -33,9 +33,8 @@ pub(crate) struct Shared {
 impl Shared {
     /// Workflows with live tasks that nobody here can run, with how many.
     async fn unregistered(&self) -> Result<Vec<(String, u64)>, StoreError> {
-        let backlog = self.store.backlog().await?;
-        let unknown = backlog.into_iter().filter(|(name, _)| self.registry.program(name).is_none());
-        Ok(unknown.map(|(name, count)| (name.to_string(), count)).collect())
+        let backlog = self.store.backlog(Arc::clone(&self.registry.names)).await?;
+        Ok(backlog.into_iter().map(|(name, count)| (name.to_string(), count)).collect())
     }
 }
 

@@ -463,8 +463,8 @@ impl Store for Access {
         self.store.ended(instances)
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.store.backlog()
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.store.backlog(known)
     }
 
     fn close(&self) -> Answer<()> {

@@ -238,7 +238,7 @@ macro_rules! store_conformance {
                 lines_can_be_added_to_a_live_run_that_is_not_held,
                 system_lines_have_ids_and_moments,
                 ended_names_those_that_have_ended,
-                the_backlog_counts_the_live_tasks_of_every_workflow,
+                the_backlog_counts_the_live_tasks_of_every_unknown_workflow,
             );
             $crate::store_conformance!(@topic $open mutations:
                 a_child_is_created_with_the_step_that_creates_it,

@@ -277,8 +277,8 @@ impl Store for FaultyStore {
         self.read(move |store| store.ended(instances))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(move |store| store.backlog())
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(move |store| store.backlog(known))
     }
 
     fn close(&self) -> Answer<()> {

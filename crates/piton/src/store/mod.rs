@@ -133,8 +133,10 @@ pub trait Store: Send + Sync + 'static {
     /// Which of these instances have ended. A read, for those who wait for results.
     fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>>;
 
-    /// How many live tasks each workflow has, whether it is registered or not. A read.
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>>;
+    /// How many live tasks each workflow has that is not among the known ones, by name. A read.
+    ///
+    /// Costs nothing for the known ones, however many tasks they have.
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>>;
 
     /// Finishes what was accepted and closes the store. Later calls fail.
     fn close(&self) -> Answer<()>;

@@ -196,8 +196,8 @@ impl Store for MemoryStore {
         self.read(|state| reading::ended(state, instances))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(reading::backlog)
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(|state| reading::backlog(state, &known))
     }
 
     fn close(&self) -> Answer<()> {

@@ -63,10 +63,10 @@ pub(super) fn ended(state: &State, keys: Vec<InstanceKey>) -> Vec<InstanceKey> {
     keys.into_iter().filter(has_ended).collect()
 }
 
-pub(super) fn backlog(state: &State) -> Vec<(WorkflowName, u64)> {
+pub(super) fn backlog(state: &State, known: &[WorkflowName]) -> Vec<(WorkflowName, u64)> {
     let workflows = state.workflows.iter();
     workflows
-        .filter(|(_, workflow)| workflow.live_tasks > 0)
+        .filter(|(name, workflow)| workflow.live_tasks > 0 && !known.contains(name))
         .map(|(name, workflow)| (name.clone(), workflow.live_tasks))
         .collect()
 }

@@ -67,6 +67,16 @@ const INSTANCE_EXISTING: &str = "\
 const INSTANCE_ENDED: &str = "\
     SELECT key FROM piton_instance WHERE key = ANY($1) AND status IN ('complete', 'errored', 'terminated')";
 
+/// Each step of the recursion is one look into the index, however many instances a workflow has.
+const INSTANCE_WORKFLOWS: &str = "\
+    WITH RECURSIVE w(name) AS (
+        (SELECT workflow_name FROM piton_instance ORDER BY workflow_name LIMIT 1)
+        UNION ALL
+        SELECT (SELECT i.workflow_name FROM piton_instance AS i WHERE i.workflow_name > w.name
+            ORDER BY i.workflow_name LIMIT 1)
+        FROM w WHERE w.name IS NOT NULL)
+    SELECT name FROM w WHERE name IS NOT NULL";
+
 const INSTANCE_CHANGE: &str = "\
     UPDATE piton_instance AS i SET status = a.status, updated_at = $2, completed_at = a.completed_at,
         output = a.output, error = a.error
@@ -177,6 +187,15 @@ pub(super) async fn ended(db: &mut Db<'_>, keys: &[InstanceKey]) -> Outcome<Vec<
     let ended =
         db.all(INSTANCE_ENDED, params![wanted], |row| Ok(Cells::keyed(row, TABLE)?.key())).await?;
     Ok(keys.iter().copied().filter(|key| ended.contains(key)).collect())
+}
+
+/// The names of all workflows that ever had an instance.
+pub(super) async fn workflows(db: &mut Db<'_>) -> Outcome<Vec<WorkflowName>> {
+    db.all(INSTANCE_WORKFLOWS, params![], |row| {
+        let name: &str = sqlx::Row::try_get(row, 0).map_err(Failure::from)?;
+        Ok(WorkflowName::from_stored(name))
+    })
+    .await
 }
 
 fn decode(row: &PgRow) -> Outcome<InstanceRecord> {

@@ -280,8 +280,8 @@ impl Store for PostgresStore {
         self.read(move |mut db| Box::pin(async move { instance::ended(&mut db, &instances).await }))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(|mut db| Box::pin(async move { task::backlog(&mut db).await }))
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(move |mut db| Box::pin(async move { task::backlog(&mut db, &known).await }))
     }
 
     fn close(&self) -> Answer<()> {

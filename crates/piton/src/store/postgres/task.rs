@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::cells::{Cells, bigint, int};
 use super::clock::clock_ms;
+use super::instance;
 use super::statements::{Db, params};
 use super::trouble::{Failure, Outcome};
 
@@ -74,7 +75,8 @@ const TASK_DUE_NEW: &str =
     due!("t.state = 'pending' AND t.kind = 'run' AND t.run_at <= $2", "t.run_at");
 const TASK_EXPIRED: &str = due!("t.state = 'leased' AND t.lease_until <= $2", "t.lease_until");
 
-const TASK_BACKLOG: &str = "SELECT workflow_name, count(*) FROM piton_task GROUP BY workflow_name";
+const TASK_BACKLOG: &str = "\
+    SELECT workflow_name, count(*) FROM piton_task WHERE workflow_name = ANY($1) GROUP BY workflow_name";
 
 /// When the earliest task can be claimed.
 const TASK_NEXT_DUE: &str = "\
@@ -247,9 +249,19 @@ pub(super) async fn next_due_at(
     Ok(found.flatten().map(Timestamp::from_millis))
 }
 
-pub(super) async fn backlog(db: &mut Db<'_>) -> Outcome<Vec<(WorkflowName, u64)>> {
+/// How many live tasks each workflow has that is not among the known ones.
+pub(super) async fn backlog(
+    db: &mut Db<'_>,
+    known: &[WorkflowName],
+) -> Outcome<Vec<(WorkflowName, u64)>> {
+    let names = instance::workflows(db).await?;
+    let unknown: Vec<&str> =
+        names.iter().filter(|name| !known.contains(name)).map(WorkflowName::as_str).collect();
+    if unknown.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut backlog = db
-        .all(TASK_BACKLOG, params![], |row| {
+        .all(TASK_BACKLOG, params![unknown], |row| {
             let name: &str = sqlx::Row::try_get(row, 0).map_err(Failure::from)?;
             let tasks: i64 = sqlx::Row::try_get(row, 1).map_err(Failure::from)?;
             Ok((WorkflowName::from_stored(name), tasks.unsigned_abs()))

@@ -6,9 +6,9 @@
 
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
-    -- AUTOINCREMENT: the key of a deleted instance is never given to another one, so that a runner or a cursor
-    -- that still holds it can never reach somebody else's instance.
-    key             INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Grows with creation. No AUTOINCREMENT, which would write another page with every create: the newest instance is
+    -- never deleted, so that its key is never given to another one.
+    key             INTEGER PRIMARY KEY,
     workflow_name   TEXT    NOT NULL,
     instance_id     TEXT    NOT NULL,
     status          TEXT    NOT NULL,

@@ -74,8 +74,8 @@ pub(super) const TASK_NEXT_EXPIRY: &str = "\
 pub(super) const TASK_LEASED: &str =
     "SELECT instance_key FROM piton_task INDEXED BY piton_task_leased WHERE state = 'leased'";
 
-pub(super) const TASK_BACKLOG: &str =
-    "SELECT workflow_name, count(*) FROM piton_task GROUP BY workflow_name ORDER BY workflow_name";
+/// Through the whole table: only for workflows that nobody runs.
+pub(super) const TASK_COUNT: &str = "SELECT count(*) FROM piton_task WHERE workflow_name = ?1";
 
 /// A task that a claim may take.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -305,12 +305,10 @@ pub(super) fn leased(db: &mut Statements<'_>) -> Outcome<Vec<InstanceKey>> {
     db.all(TASK_LEASED, [], |row| Ok(InstanceKey(row.get(0)?)))
 }
 
-pub(super) fn backlog(db: &mut Statements<'_>) -> Outcome<Vec<(WorkflowName, u64)>> {
-    db.all(TASK_BACKLOG, [], |row| {
-        let name: Arc<str> = row.get(0)?;
-        let tasks: i64 = row.get(1)?;
-        Ok((WorkflowName::from_stored(name), tasks.unsigned_abs()))
-    })
+/// How many live tasks a workflow has.
+pub(super) fn count_of(db: &mut Statements<'_>, workflow: &WorkflowName) -> Outcome<u64> {
+    let tasks = db.one(TASK_COUNT, [workflow.as_str()], |row| Ok(row.get::<_, i64>(0)?))?;
+    Ok(tasks.unwrap_or(0).unsigned_abs())
 }
 
 /// SQLite's integers are signed; an epoch counts claims and never gets that far.

@@ -5,7 +5,7 @@ use piton_core::{InstanceId, WorkflowName};
 
 use super::statements::Statements;
 use super::trouble::Outcome;
-use super::{instance, step};
+use super::{instance, step, task};
 use crate::store::InstanceView;
 
 /// An instance with the step it waits for.
@@ -36,4 +36,24 @@ pub(super) fn ended(db: &mut Statements<'_>, keys: &[InstanceKey]) -> Outcome<Ve
         }
     }
     Ok(ended)
+}
+
+/// How many live tasks each workflow has that is not among the known ones.
+pub(super) fn backlog(
+    db: &mut Statements<'_>,
+    known: &[WorkflowName],
+) -> Outcome<Vec<(WorkflowName, u64)>> {
+    let mut backlog = Vec::new();
+    let mut next = instance::workflow_behind(db, "")?;
+    while let Some(workflow) = next {
+        next = instance::workflow_behind(db, workflow.as_str())?;
+        if known.contains(&workflow) {
+            continue;
+        }
+        let tasks = task::count_of(db, &workflow)?;
+        if tasks > 0 {
+            backlog.push((workflow, tasks));
+        }
+    }
+    Ok(backlog)
 }

@@ -238,6 +238,6 @@ async fn after_close_every_call_fails_and_close_succeeds_again() {
     store.close().await.expect("closes");
     store.close().await.expect("closes again");
     assert!(store.create(creation(&["a"], false)).await.is_err());
-    assert!(store.backlog().await.is_err());
+    assert!(store.backlog([].into()).await.is_err());
     assert!(!place.directory.path().join("piton.db-wal").exists(), "everything is in the file");
 }

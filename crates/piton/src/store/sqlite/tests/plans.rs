@@ -51,6 +51,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         instance::INSTANCE_BY_KEY,
         instance::INSTANCE_PAGE,
         instance::INSTANCE_PAGE_BY_STATUS,
+        instance::INSTANCE_NEXT_WORKFLOW,
         instance::INSTANCE_STANDING,
         instance::INSTANCE_STATUS,
         instance::INSTANCE_TO_RUN,
