@@ -3,6 +3,7 @@
 mod at_rest;
 mod event;
 mod latency;
+mod postgres;
 mod sleepers;
 mod starts;
 mod throughput;
@@ -18,6 +19,7 @@ use crate::plan::Plan;
 use crate::report::Row;
 
 pub(crate) use at_rest::Probe;
+pub(crate) use postgres::PostgresServer;
 
 /// Under which name the store appears in the results.
 const STORE: &str = "sqlite";
@@ -58,6 +60,34 @@ impl Workload {
             Workload::EventToStep => "event sent until the next step's body starts, p99",
             Workload::Sleepers => "100,000 instances wake in the same millisecond",
             Workload::AtRest => "1,000,000 sleeping instances: start-up, idle CPU, memory",
+        }
+    }
+
+    /// Whether it is measured on PostgreSQL, too.
+    pub(crate) fn is_for_postgres(self) -> bool {
+        match self {
+            Workload::Throughput256
+            | Workload::Throughput64
+            | Workload::Latency
+            | Workload::EventToStep => true,
+            Workload::Sleepers | Workload::AtRest => false,
+        }
+    }
+
+    /// Measures it on PostgreSQL.
+    pub(crate) async fn measure_on_postgres(
+        self,
+        bench: &Bench<'_>,
+        server: &PostgresServer,
+    ) -> Result<Row> {
+        match self {
+            Workload::Throughput256 => postgres::throughput(bench, server, self.name(), 256).await,
+            Workload::Throughput64 => postgres::throughput(bench, server, self.name(), 64).await,
+            Workload::Latency => postgres::latency(bench, server, self.name()).await,
+            Workload::EventToStep => postgres::event(bench, server, self.name()).await,
+            Workload::Sleepers | Workload::AtRest => {
+                anyhow::bail!("{} is not measured on PostgreSQL", self.name())
+            }
         }
     }
 
