@@ -203,11 +203,12 @@ impl Committer {
         let shared = Arc::clone(&self.shared);
         let conn = self.connection().await?;
         let boundaries = requests.iter().filter_map(Request::boundary);
-        let decided: Vec<Decided<'_>> = boundaries
+        let mut decided: Vec<Decided<'_>> = boundaries
             .filter_map(|boundary| {
                 group::decide(boundary, shared.leases.get(boundary.key.instance))
             })
             .collect();
+        decided.sort_unstable_by_key(|decided| decided.key().instance);
         let creates: Vec<&CreateRequest> = requests.iter().filter_map(Request::create).collect();
         let mut db = Db { conn, statements: &shared.statements };
         let work = group::commit(&mut db, &shared.ids, shared.time.fixed(), &decided, &creates);

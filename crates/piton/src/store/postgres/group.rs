@@ -22,7 +22,9 @@ use super::{instance, log, step};
 use crate::runtime::Ids;
 use crate::store::{CreateRequest, Created, Hint, RowState};
 
-/// `held`: the boundaries whose task is as remembered, locked. `fresh`: the instances that were not there.
+/// `held`: the boundaries whose task is as remembered, locked in the order of the parameters, which is that of the keys;
+/// each by one look into the primary key, whatever the planner believes about the table (written plainly, the condition
+/// on the state would let it walk through the index of all leases instead). `fresh`: the instances that were not there.
 ///
 /// The steps of a boundary that is not held are not inserted, its task is not touched: it was not there at all. An id
 /// that exists is passed over likewise; ids are inserted in their order, so that two processes that create the same ones
@@ -30,13 +32,14 @@ use crate::store::{CreateRequest, Created, Hint, RowState};
 const GROUP_COMMIT: &str = concat!(
     "WITH clock AS MATERIALIZED (SELECT coalesce($1, ", clock_ms!(), ") AS now),
     held AS MATERIALIZED (
-        SELECT b.* FROM unnest($2, $3, $4, $5, $6, $7, $8,
-                $9, $10, $11)
+        SELECT b.* FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
             AS b(instance_key, run_number, epoch, claims_without_progress, state, kind, run_at, status, output, error)
-        JOIN piton_task AS t ON t.instance_key = b.instance_key
-        WHERE t.run_number = b.run_number AND t.epoch = b.epoch AND t.state = 'leased' AND NOT t.pause_requested
-            AND t.claims_without_progress = b.claims_without_progress
-        ORDER BY t.instance_key FOR NO KEY UPDATE OF t),
+        CROSS JOIN LATERAL (
+            SELECT FROM piton_task AS t
+            WHERE t.instance_key = b.instance_key AND t.run_number = b.run_number AND t.epoch = b.epoch
+                AND coalesce(t.state, '') = 'leased' AND NOT t.pause_requested
+                AND t.claims_without_progress = b.claims_without_progress
+            FOR NO KEY UPDATE) AS locked),
     put AS (
         UPDATE piton_task AS t SET state = h.state, kind = h.kind, run_at = h.run_at,
             lease_until = CASE WHEN h.state = 'leased' THEN t.lease_until END,

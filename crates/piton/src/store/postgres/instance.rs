@@ -59,7 +59,8 @@ const INSTANCE_VIEW: &str = concat!(
 
 const INSTANCE_KEYS: &str = "\
     SELECT i.key, n.n FROM unnest($1, $2) WITH ORDINALITY AS n(workflow_name, instance_id, n)
-    JOIN piton_instance AS i ON i.workflow_name = n.workflow_name AND i.instance_id = n.instance_id";
+    CROSS JOIN LATERAL (SELECT key FROM piton_instance AS i
+        WHERE i.workflow_name = n.workflow_name AND i.instance_id = n.instance_id LIMIT 1) AS i";
 
 const INSTANCE_EXISTING: &str = "\
     SELECT i.key, i.instance_id FROM piton_instance AS i WHERE i.workflow_name = $1 AND i.instance_id = ANY($2)";

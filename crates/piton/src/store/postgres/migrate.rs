@@ -10,10 +10,6 @@ use crate::Error;
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
 
-/// What the tests compare the migrations with, and what people read.
-#[cfg(test)]
-pub(super) const SCHEMA: &str = include_str!("schema.sql");
-
 /// The version of the newest schema.
 fn newest() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)

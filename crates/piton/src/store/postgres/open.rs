@@ -52,6 +52,9 @@ pub(super) fn connect_options(options: &PostgresOptions) -> Result<PgConnectOpti
 pub(super) fn committer_options(connect: &PgConnectOptions) -> PgConnectOptions {
     connect.clone().options([
         ("plan_cache_mode", "force_generic_plan"),
+        // Every row is looked up by its key, also while a table is so small that reading all of it would do.
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
         ("lock_timeout", "1000"),
         ("idle_in_transaction_session_timeout", "3000"),
     ])
