@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod event;
+mod http;
 mod latency;
 mod postgres;
 mod sleepers;
@@ -36,6 +37,7 @@ pub(crate) enum Workload {
     EventToStep,
     Sleepers,
     AtRest,
+    HttpCreate,
 }
 
 impl Workload {
@@ -48,6 +50,7 @@ impl Workload {
             Workload::EventToStep => "event_to_step",
             Workload::Sleepers => "sleepers_100k",
             Workload::AtRest => "at_rest_1m",
+            Workload::HttpCreate => "http_create",
         }
     }
 
@@ -60,6 +63,9 @@ impl Workload {
             Workload::EventToStep => "event sent until the next step's body starts, p99",
             Workload::Sleepers => "100,000 instances wake in the same millisecond",
             Workload::AtRest => "1,000,000 sleeping instances: start-up, idle CPU, memory",
+            Workload::HttpCreate => {
+                "instances created over 64 connections, against an empty handler"
+            }
         }
     }
 
@@ -100,6 +106,7 @@ impl Workload {
             Workload::EventToStep => event::measure(bench, self.name()).await,
             Workload::Sleepers => sleepers::measure(bench, self.name()).await,
             Workload::AtRest => at_rest::measure(bench, self.name()).await,
+            Workload::HttpCreate => http::measure(bench, self.name()).await,
         }
     }
 }
@@ -113,6 +120,7 @@ impl ValueEnum for Workload {
             Workload::EventToStep,
             Workload::Sleepers,
             Workload::AtRest,
+            Workload::HttpCreate,
         ]
     }
 

@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(guard(Some(&leased()), &key(0, 7)), Err(Fenced), "another run");
         assert_eq!(guard(Some(&leased()), &key(1, 6)), Err(Fenced), "claimed by another since");
         assert_eq!(guard(Some(&leased()), &key(1, 8)), Err(Fenced), "an epoch not yet given");
-        for state in [TaskState::Pending, TaskState::Held] {
+        for state in [TaskState::Pending, TaskState::Held, TaskState::Suspect] {
             let task = Task { state, ..leased() };
             assert_eq!(guard(Some(&task), &key(1, 7)), Err(Fenced), "{state}");
         }

@@ -11,6 +11,12 @@ pub const NEW_WORK_WAIT_MAX: Span = Span::from_millis(500);
 /// The share of a claim, one in this many, that new work gets once it has waited too long.
 pub const NEW_WORK_SHARE: usize = 4;
 
+/// Claims without progress that make a run suspect of killing its process.
+///
+/// Every run that is in flight when a process dies has made a claim for nothing, and only one of them is to blame.
+/// From here on a process advances one suspect at a time: **a run can only reach quarantine by its own doing.**
+pub const SUSPECT_CLAIMS: u32 = 5;
+
 /// The error of an instance that was claimed too often without getting anywhere.
 pub const QUARANTINED: &str = "Quarantined";
 
@@ -34,6 +40,8 @@ pub enum Claim {
     Hold(TaskChange, InstanceChange),
     /// It killed too many runners: it ends as errored, so that it cannot starve or crash the rest.
     Quarantine(TaskChange, InstanceChange),
+    /// It may be what killed its runners: it waits until a runner has no other suspect.
+    SetAside(TaskChange),
 }
 
 /// Whether the task may be claimed now.
@@ -42,7 +50,13 @@ pub fn is_due(task: &Task, now: Timestamp) -> bool {
         TaskState::Pending => task.run_at <= now,
         TaskState::Leased => task.lease_until.is_none_or(|until| until <= now),
         TaskState::Held => false,
+        TaskState::Suspect => true,
     }
+}
+
+/// Whether a leased task is of a run that must be the only suspect of its process.
+pub fn is_suspect(task: &Task) -> bool {
+    task.claims_without_progress > SUSPECT_CLAIMS
 }
 
 /// Decides what claiming this task means.
@@ -70,6 +84,10 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
             completed_at: Some(now),
         };
         return Claim::Quarantine(TaskChange::Delete, change);
+    }
+    if task.claims_without_progress >= SUSPECT_CLAIMS && task.state != TaskState::Suspect {
+        let task = Task { state: TaskState::Suspect, lease_until: None, ..*task };
+        return Claim::SetAside(TaskChange::Put(task));
     }
     Claim::Lease(Task {
         state: TaskState::Leased,
@@ -164,6 +182,26 @@ mod tests {
         assert_eq!(instance.status, InstanceStatus::Errored);
         assert_eq!(instance.completed_at, Some(NOW));
         assert_eq!(instance.error.map(|e| e.name).as_deref(), Some(QUARANTINED));
+    }
+
+    #[test]
+    fn a_run_that_is_claimed_often_without_progress_is_set_aside_and_claimed_from_there() {
+        let rules = ClaimRules { claims_without_progress_max: 10, ..RULES };
+        let task = Task { claims_without_progress: SUSPECT_CLAIMS - 1, ..pending(0) };
+        let Claim::Lease(leased) = claim(&task, &rules, NOW) else { panic!("leased") };
+        assert!(!is_suspect(&leased), "not yet");
+        let expired = Task { claims_without_progress: SUSPECT_CLAIMS, ..leased };
+        let later = NOW.plus(rules.lease);
+        let Claim::SetAside(TaskChange::Put(aside)) = claim(&expired, &rules, later) else {
+            panic!("set aside")
+        };
+        assert_eq!((aside.state, aside.lease_until), (TaskState::Suspect, None));
+        assert_eq!((aside.epoch, aside.claims_without_progress), (5, SUSPECT_CLAIMS));
+        let Claim::Lease(alone) = claim(&aside, &rules, later) else { panic!("leased") };
+        assert_eq!((alone.state, alone.epoch), (TaskState::Leased, 6));
+        assert!(is_suspect(&alone));
+        let last = Task { claims_without_progress: 10, ..aside };
+        assert!(matches!(claim(&last, &rules, later), Claim::Quarantine(..)));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use duration::{DurationError, IntoSpan, Span};
 pub use json::Json;
 pub use limits::Limits;
 pub use name::{EventType, InstanceId, StepName, WorkflowName};
-pub use refusal::{Code, Refusal};
+pub use refusal::{Code, Issue, Refusal};
 pub use retry::{Backoff, Retries, RetryLimit};
 pub use status::{InstanceStatus, LogLevel, StepStatus, StepType, TaskKind, TaskState};
 pub use time::Timestamp;

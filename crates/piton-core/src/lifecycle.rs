@@ -48,7 +48,7 @@ pub fn pause(
             task: TaskChange::Put(Task { pause_requested: true, ..*task }),
             instance: None,
         }),
-        TaskState::Leased | TaskState::Pending => Some(Change {
+        TaskState::Leased | TaskState::Pending | TaskState::Suspect => Some(Change {
             task: TaskChange::Put(held(task, task.run_at, task.kind)),
             instance: Some(status_only(InstanceStatus::Paused)),
         }),

@@ -26,7 +26,7 @@ pub struct Limits {
     pub log_message_bytes_max: usize,
     /// Bytes of a log category. Default 64.
     pub log_category_bytes_max: usize,
-    /// Bytes of an idempotency key of an event. Default 256.
+    /// Bytes of an idempotency key of an event or a create. Default 256.
     pub idempotency_key_bytes_max: usize,
     /// `do` steps in one run; sleeps and waits do not count. Default 1024.
     pub steps_max: u32,
@@ -92,6 +92,22 @@ impl Limits {
                  store it elsewhere and pass a reference"
             ),
         ))
+    }
+
+    /// Refuses an idempotency key that is empty or too long.
+    ///
+    /// # Errors
+    ///
+    /// `VALIDATION_ERROR`.
+    pub fn check_idempotency_key(&self, key: &str) -> Result<(), Refusal> {
+        let (len, max) = (key.len(), self.idempotency_key_bytes_max);
+        if (1..=max).contains(&len) {
+            return Ok(());
+        }
+        let message = format!(
+            "an idempotency key of {len} bytes is outside 1..={max} (idempotency_key_bytes_max)"
+        );
+        Err(Refusal::new(Code::ValidationError, message))
     }
 
     /// Refuses a page size outside `1..=page_size_max`.

@@ -108,12 +108,30 @@ pub struct Refusal {
     pub code: Code,
     /// A sentence for people: lowercase, no final dot.
     pub message: String,
+    /// Where in the input it is wrong, if that is known.
+    pub issues: Vec<Issue>,
+}
+
+/// One thing that is wrong with an input, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    /// The place, such as `ops[2].timeout`; empty for the input as a whole.
+    pub path: String,
+    /// What is wrong there.
+    pub message: String,
 }
 
 impl Refusal {
     /// A refusal with its code and sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), issues: Vec::new() }
+    }
+
+    /// The same, with the place where the input is wrong.
+    #[must_use]
+    pub fn at(mut self, path: impl Into<String>, message: impl Into<String>) -> Self {
+        self.issues.push(Issue { path: path.into(), message: message.into() });
+        self
     }
 }
 

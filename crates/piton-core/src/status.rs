@@ -157,6 +157,8 @@ words!(
         Leased = "leased",
         /// The instance is paused: outside every index that claims look at.
         Held = "held",
+        /// Due, and claimed often without progress: a runner takes one such task at a time.
+        Suspect = "suspect",
     }
 );
 

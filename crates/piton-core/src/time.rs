@@ -1,11 +1,12 @@
 //! A moment in time: milliseconds since the Unix epoch, always given from outside.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Span;
+use crate::{Code, Refusal, Span};
 
 /// A moment, in milliseconds since the Unix epoch (UTC).
 ///
@@ -60,13 +61,108 @@ impl From<Timestamp> for SystemTime {
 impl fmt::Display for Timestamp {
     /// ISO-8601 in UTC with milliseconds, the form every surface of Piton uses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DAY_MS: i64 = 86_400_000;
         let (year, month, day) = civil_from_days(self.0.div_euclid(DAY_MS));
         let ms = self.0.rem_euclid(DAY_MS);
         let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60);
         let milli = ms % 1_000;
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
     }
+}
+
+impl FromStr for Timestamp {
+    type Err = Refusal;
+
+    /// Reads ISO-8601 with an offset, `2026-09-21T14:13:20.5Z` or `2026-09-21T16:13:20+02:00`, a date, which means its
+    /// first moment in UTC, or a number of milliseconds since the Unix epoch.
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        if let Ok(ms) = text.parse() {
+            return Ok(Self(ms));
+        }
+        parse_iso(text).map(Self).ok_or_else(|| {
+            let message = format!("{text:?} is not a time; write it like 2026-09-21T14:13:20.000Z");
+            Refusal::new(Code::ValidationError, message)
+        })
+    }
+}
+
+fn parse_iso(text: &str) -> Option<i64> {
+    let (date, rest) = text.split_at_checked(10)?;
+    let days = parse_date(date)?;
+    if rest.is_empty() {
+        return Some(days * DAY_MS);
+    }
+    let rest = rest.strip_prefix(['T', 't', ' '])?;
+    let (clock, rest) = rest.split_at_checked(8)?;
+    let (fraction_ms, offset) = parse_fraction(rest)?;
+    Some(days * DAY_MS + parse_clock(clock)? + fraction_ms - parse_offset(offset)?)
+}
+
+/// `2026-09-21`, as days since 1970-01-01.
+fn parse_date(text: &str) -> Option<i64> {
+    let [year, month, day] = numbers(text, '-', [4, 2, 2])?;
+    let days = days_from_civil(year, month, day);
+    // A day that does not exist, such as 30 February, comes back as another one.
+    ((1..=12).contains(&month) && civil_from_days(days) == (year, month, day)).then_some(days)
+}
+
+/// `14:13:20`, in milliseconds.
+fn parse_clock(text: &str) -> Option<i64> {
+    let [hour, minute, second] = numbers(text, ':', [2, 2, 2])?;
+    let valid = hour < 24 && minute < 60 && second < 60;
+    valid.then_some(hour * 3_600_000 + minute * 60_000 + second * 1_000)
+}
+
+/// What `.5` is in milliseconds, and what follows it. Digits beyond the millisecond are dropped.
+fn parse_fraction(text: &str) -> Option<(i64, &str)> {
+    let Some(text) = text.strip_prefix('.') else {
+        return Some((0, text));
+    };
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    let millis: String = digits.chars().chain("00".chars()).take(3).collect();
+    if digits.is_empty() {
+        return None;
+    }
+    Some((millis.parse().ok()?, rest))
+}
+
+/// `Z` or `+02:00`, in milliseconds.
+fn parse_offset(text: &str) -> Option<i64> {
+    if matches!(text, "Z" | "z") {
+        return Some(0);
+    }
+    let (sign, text) = text.split_at_checked(1)?;
+    let [hour, minute] = numbers(text, ':', [2, 2])?;
+    let ms = (hour < 24 && minute < 60).then_some(hour * 3_600_000 + minute * 60_000)?;
+    match sign {
+        "+" => Some(ms),
+        "-" => Some(-ms),
+        _ => None,
+    }
+}
+
+/// Numbers with exactly so many digits each.
+fn numbers<const N: usize>(text: &str, separator: char, digits: [usize; N]) -> Option<[i64; N]> {
+    let mut parts = text.split(separator);
+    let mut numbers = [0; N];
+    for (number, len) in numbers.iter_mut().zip(digits) {
+        let part = parts.next()?;
+        let all_digits = part.len() == len && part.bytes().all(|byte| byte.is_ascii_digit());
+        *number = if all_digits { part.parse().ok()? } else { return None };
+    }
+    parts.next().is_none().then_some(numbers)
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+/// The inverse of [`civil_from_days`].
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
 }
 
 /// Gregorian date of a day number counted from 1970-01-01.
@@ -100,6 +196,52 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
             assert_eq!(Timestamp::from_millis(ms).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn reads_back_what_it_prints() {
+        for ms in
+            [0, -1, 951_782_400_123, 1_790_000_000_000, 4_107_542_400_000, -62_135_596_800_000]
+        {
+            let time = Timestamp::from_millis(ms);
+            assert_eq!(time.to_string().parse(), Ok(time));
+        }
+    }
+
+    #[test]
+    fn reads_what_people_write_and_refuses_the_rest() {
+        for (text, ms) in [
+            ("1790000000000", 1_790_000_000_000),
+            ("-5", -5),
+            ("1970-01-02", 86_400_000),
+            ("1970-01-01T00:00:01Z", 1_000),
+            ("1970-01-01 00:00:00.5Z", 500),
+            ("1970-01-01T02:00:00.123456+02:00", 123),
+            ("1969-12-31T22:30:00-01:30", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Timestamp::from_millis(ms)), "{text}");
+        }
+        for text in [
+            "",
+            "soon",
+            "1970-1-1",
+            "2026-02-30",
+            "2026-13-01",
+            "2026-00-01",
+            "1970-01-01T00:00:00",
+            "1970-01-01T24:00:00Z",
+            "1970-01-01T00:60:00Z",
+            "1970-01-01T00:00:00.Z",
+            "1970-01-01T00:00:00+1:00",
+            "1970-01-01T00:00:00Zx",
+            "1970-01-01Tä0:00:00Z",
+            "+970-01-01",
+            "1970-01-01T+0:00:00Z",
+            "99999999999999999999",
+        ] {
+            let refused = text.parse::<Timestamp>().map_err(|refusal| refusal.code);
+            assert_eq!(refused, Err(Code::ValidationError), "{text}");
         }
     }
 

@@ -401,8 +401,8 @@ impl Engine {
 
     /// A typed handle to a workflow of this engine.
     ///
-    /// The types must be the ones it was registered with, or [`serde_json::Value`] for tools that do not
-    /// know them.
+    /// The types must be the ones it was registered with; tools that do not know them use
+    /// [`serde_json::Value`], or `Box<serde_json::value::RawValue>` for JSON that stays as it was written.
     ///
     /// # Errors
     ///
@@ -420,6 +420,21 @@ impl Engine {
     /// The names of the workflows registered with this engine, sorted.
     pub fn workflows(&self) -> Vec<String> {
         self.inner.shared.registry.names.iter().map(ToString::to_string).collect()
+    }
+
+    /// Where this engine's time, randomness and tasks come from.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.inner.shared.runtime)
+    }
+
+    /// The limits of this engine.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.shared.limits
+    }
+
+    /// Whether this engine advances due work by itself; see [`EngineBuilder::no_runner`].
+    pub fn has_runner(&self) -> bool {
+        self.inner.runner.runs_in_background()
     }
 
     /// Workflows that have live instances in the database but are not registered here, with how many.

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use piton_core::record::RecordedError;
-use piton_core::{Code, DurationError, Refusal};
+use piton_core::{Code, DurationError, Issue, Refusal};
 
 use crate::store::StoreError;
 
@@ -55,6 +55,7 @@ struct Inner {
     message: String,
     code: Option<String>,
     stack: Option<String>,
+    issues: Vec<Issue>,
     retryable: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -70,6 +71,7 @@ impl Error {
             message,
             code: None,
             stack: None,
+            issues: Vec::new(),
             retryable,
             source: None,
         }))
@@ -150,6 +152,11 @@ impl Error {
     /// The stable code, such as `"INSTANCE_NOT_FOUND"`; refusals of the engine always have one.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
+    }
+
+    /// Where in the input it is wrong, if that is known: params that do not decode name the field.
+    pub fn issues(&self) -> &[Issue] {
+        &self.0.issues
     }
 
     /// Whether a step that fails with it may be retried.
@@ -237,9 +244,11 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
         let boxed: Box<dyn StdError + Send + Sync> = Box::new(error);
         // Our own pure errors carry a code; everything else is the user's.
         if let Some(refusal) = boxed.downcast_ref::<Refusal>() {
-            return Self::build(ErrorKind::Refused, refusal.message.clone(), false)
+            let mut error = Self::build(ErrorKind::Refused, refusal.message.clone(), false)
                 .named(refusal_name(refusal.code))
                 .coded(refusal.code);
+            error.0.issues.clone_from(&refusal.issues);
+            return error;
         }
         if let Some(error) = boxed.downcast_ref::<DurationError>() {
             return Refusal::from(error.clone()).into();

@@ -55,8 +55,9 @@ pub use error::{Error, ErrorKind, Result, non_retryable};
 pub use event::{Event, Received};
 pub use piton_core::record::{EventRecord, LogLine, LogRecord, RecordedError, StepRecord};
 pub use piton_core::{
-    Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Json, Limits,
-    LogLevel, Retries, RetryLimit, Span, StepName, StepStatus, StepType, Timestamp, WorkflowName,
+    Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Issue, Json,
+    Limits, LogLevel, Refusal, Retries, RetryLimit, Span, StepName, StepStatus, StepType,
+    Timestamp, WorkflowName,
 };
 #[cfg(feature = "sqlite")]
 pub use rusqlite;

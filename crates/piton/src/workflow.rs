@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::runtime::BoxFuture;
 use crate::step::Step;
-use crate::{Event, Result, codec};
+use crate::{Error, Event, Result, codec};
 
 /// A workflow with dependencies: pools, clients, configuration.
 ///
@@ -144,10 +144,23 @@ impl Start {
 }
 
 fn decode_params<P: DeserializeOwned>(params: &Json) -> Result<P> {
-    codec::decode(|| "params".to_owned(), params).map_err(|error| {
-        let message = error.message().to_owned();
-        Refusal::new(Code::WorkflowParamsInvalid, message).into()
-    })
+    serde_json::from_str(params.as_str()).map_err(|_| params_invalid::<P>(params))
+}
+
+/// Decodes again, slowly, to say where the params are wrong.
+fn params_invalid<P: DeserializeOwned>(params: &Json) -> Error {
+    let wanted = std::any::type_name::<P>();
+    let mut json = serde_json::Deserializer::from_str(params.as_str());
+    let decoded = serde_path_to_error::deserialize::<_, P>(&mut json);
+    let (path, cause) = match decoded {
+        Err(error) => (error.path().to_string(), error.into_inner().to_string()),
+        Ok(_) => (String::new(), "there is something behind the document".to_owned()),
+    };
+    // The path of the document itself is written as a dot.
+    let path = if path == "." { String::new() } else { path };
+    let place = if path.is_empty() { String::new() } else { format!(" at {path}") };
+    let message = format!("the params do not decode as {wanted}{place}: {cause}");
+    Refusal::new(Code::WorkflowParamsInvalid, message).at(path, cause).into()
 }
 
 /// A workflow with its types erased: what the engine runs.

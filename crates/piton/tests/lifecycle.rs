@@ -709,8 +709,13 @@ async fn a_thousand_instances_to_be_quarantined_delay_nobody(kind: StoreKind) ->
     let poisoned = create_thousand(harness.engine(), "noop").await?;
     let name = WorkflowName::parse("noop", &Limits::default())?;
     let rules = ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 1 };
-    let claim =
-        ClaimRequest { runner: "dies".into(), workflows: [name].into(), wanted: 1_000, rules };
+    let claim = ClaimRequest {
+        runner: "dies".into(),
+        workflows: [name].into(),
+        wanted: 1_000,
+        suspects: true,
+        rules,
+    };
     assert_eq!(harness.store().claim(claim).await?.claimed.len(), 1_000);
     harness.advance("30 seconds");
     assert_served_at_once(&harness, "noop").await?;

@@ -37,6 +37,7 @@ on_every_store!(
     a_new_run_starts_at_once_where_there_is_room,
     more_work_than_room_is_all_done,
     an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted,
+    only_the_run_that_kills_its_process_is_quarantined,
     progress_and_polite_shutdowns_do_not_count_towards_quarantine,
 );
 
@@ -588,6 +589,42 @@ async fn an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted(
     gate.open();
     harness.run_to_end().await?;
     assert_eq!(ended(&instance).await?, "fixed");
+    Ok(())
+}
+
+async fn only_the_run_that_kills_its_process_is_quarantined(kind: StoreKind) -> Result<()> {
+    let (deadly, slow) = (Gate::new(), Gate::new());
+    let works = || {
+        let of = |name: &'static str, gate: &Gate| {
+            flow(name, gate, |gate, _: Event<()>, step| {
+                Box::pin(async move { step.run("work", gate.pass()).await })
+            })
+        };
+        [of("deadly", &deadly), of("slow", &slow)]
+    };
+    let harness = Harness::on(kind, works()).await?;
+    let culprit = harness.create::<_, ()>("deadly", ()).await?;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(harness.create::<_, ()>("slow", ()).await?);
+    }
+    for deaths in 1..=10 {
+        let dying = another_engine(&harness, works()).await?;
+        let tick = tick_until_arrived(&dying, &deadly).await?;
+        for _ in others.iter().filter(|_| deaths <= 5) {
+            slow.arrived().await;
+        }
+        drop(tick);
+        drop(dying);
+        harness.advance("30 seconds");
+    }
+    assert_eq!(slow.arrivals(), 15, "in flight beside it five times, no more");
+    others.iter().for_each(|_| slow.open());
+    harness.run_until_idle().await?;
+    assert_eq!(ended(&culprit).await.unwrap_err().name(), "Quarantined");
+    for other in others {
+        ended(&other).await?;
+    }
     Ok(())
 }
 

@@ -31,7 +31,7 @@ pub async fn a_closed_store_answers_nothing(stage: Stage) {
     let line = stage.log_line(piton_core::LogLevel::Info, "user", "late");
     assert_closed(store.append_logs(key.instance, key.run, vec![line]).await);
     assert_closed(store.instance(checkout(), id("a")).await);
-    let query = InstanceQuery { workflow: checkout(), status: None, before: None, limit: 1 };
+    let query = InstanceQuery::new(checkout(), 1);
     assert_closed(store.instances(query).await);
     assert_closed(store.steps(page).await);
     assert_closed(store.events(page).await);

@@ -1,9 +1,9 @@
 //! Reading: what views show, and that pages lose and repeat nothing.
 
-use piton::store::{Action, Boundary, InstanceQuery, LogFilter, PageQuery};
+use piton::store::{Action, Boundary, InstanceQuery, ListPlace, LogFilter, PageQuery};
 use piton_core::boundary::Next;
 use piton_core::record::{InstanceKey, LogLine, SYSTEM_CATEGORY};
-use piton_core::{InstanceStatus, LogLevel, StepName, TaskKind};
+use piton_core::{InstanceStatus, LogLevel, Span, StepName, TaskKind};
 
 use super::rows::*;
 use super::stage::*;
@@ -73,13 +73,13 @@ pub async fn an_instance_shows_the_step_that_will_wake_first(stage: Stage) {
 const PAGES_MAX: usize = 50;
 
 fn query(limit: u32) -> InstanceQuery {
-    InstanceQuery { workflow: checkout(), status: None, before: None, limit }
+    InstanceQuery::new(checkout(), limit)
 }
 
 impl Stage {
-    async fn list(&self, query: InstanceQuery) -> (Vec<String>, Option<InstanceKey>) {
+    async fn list(&self, query: InstanceQuery) -> (Vec<String>, Option<ListPlace>) {
         let page = self.store.instances(query).await.expect("read");
-        let last = page.last().map(|record| record.key);
+        let last = page.last().map(ListPlace::from);
         (page.iter().map(|record| record.id.to_string()).collect(), last)
     }
 }
@@ -112,21 +112,63 @@ pub async fn instances_can_be_listed_by_status(stage: Stage) {
     }
 }
 
+pub async fn instances_can_be_listed_by_the_time_they_were_created(stage: Stage) {
+    let start = stage.now();
+    for name in ["a", "b", "c", "d"] {
+        stage.create(name).await;
+        stage.advance_ms(10);
+    }
+    stage.create("e").await;
+    stage.steer("e", Action::Terminate).await;
+    let at = |ms| Some(start.plus(Span::from_millis(ms)));
+    for (created_after, created_before, expected) in [
+        (None, None, &["e", "d", "c", "b", "a"][..]),
+        (at(10), None, &["e", "d", "c", "b"]),
+        (None, at(10), &["a"]),
+        (at(10), at(30), &["c", "b"]),
+        (at(11), at(20), &[]),
+        (at(30), at(10), &[]),
+    ] {
+        let window = InstanceQuery { created_after, created_before, ..query(10) };
+        assert_eq!(stage.list(window.clone()).await.0, expected);
+        let active = InstanceQuery { status: Some(InstanceStatus::Active), ..window };
+        let expected: Vec<_> = expected.iter().filter(|name| **name != "e").collect();
+        assert_eq!(stage.list(active).await.0.iter().collect::<Vec<_>>(), expected);
+    }
+    let first = InstanceQuery { created_before: at(30), limit: 2, ..query(2) };
+    let (ids, behind) = stage.list(first.clone()).await;
+    assert_eq!(ids, ["c", "b"]);
+    assert_eq!(stage.list(InstanceQuery { behind, ..first }).await.0, ["a"]);
+}
+
+pub async fn an_instance_created_after_the_clock_was_set_back_is_listed_where_its_time_is(
+    stage: Stage,
+) {
+    stage.create("a").await;
+    stage.advance_ms(10);
+    stage.create("b").await;
+    stage.set_back_ms(5);
+    stage.create("c").await;
+    let (first, behind) = stage.list(query(2)).await;
+    assert_eq!(first, ["b", "c"]);
+    assert_eq!(stage.list(InstanceQuery { behind, ..query(2) }).await.0, ["a"]);
+}
+
 pub async fn pages_of_instances_lose_and_repeat_nothing_while_others_are_created(stage: Stage) {
     let ids: Vec<String> = (0..10).map(|n| format!("i-{n}")).collect();
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
     stage.create_in("checkout", &names).await;
     let mut seen = Vec::new();
-    let mut before = None;
+    let mut behind = None;
     for page in 0..PAGES_MAX {
-        let query = InstanceQuery { before, ..query(3) };
+        let query = InstanceQuery { behind, ..query(3) };
         let (ids, last) = stage.list(query).await;
         assert!(ids.len() <= 3);
         seen.extend(ids);
         if last.is_none() {
             break;
         }
-        before = last;
+        behind = last;
         stage.create(&format!("late-{page}")).await;
     }
     let expected: Vec<String> = ids.into_iter().rev().collect();

@@ -87,6 +87,10 @@ impl Stage {
         self.clock.advance(Span::from_millis(ms));
     }
 
+    pub(crate) fn set_back_ms(&self, ms: i64) {
+        self.clock.set_time(self.now().plus(Span::from_millis(-ms)));
+    }
+
     pub(crate) async fn create(&self, name: &str) -> InstanceRecord {
         let request = create_request(&[name], Existing::Refuse);
         let mut created = self.store.create(request).await.expect("created");

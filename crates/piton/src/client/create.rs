@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use piton_core::lifecycle::first_task;
-use piton_core::{Code, InstanceId, Refusal};
+use piton_core::{Code, InstanceId, Json, Limits, Refusal};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use super::{InstanceHandle, WorkflowHandle};
 use crate::pass::Asked;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
-use crate::{Result, codec};
+use crate::{Error, Result, codec};
 
 const EXISTS: &str = Code::InstanceIdAlreadyExists.as_str();
 
@@ -41,6 +42,7 @@ pub struct Create<P, O> {
     params: P,
     id: Option<String>,
     or_get: bool,
+    idempotency_key: Option<String>,
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
@@ -64,7 +66,7 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
     /// # }
     /// ```
     pub fn create(&self, params: P) -> Create<P, O> {
-        Create { workflow: self.clone(), params, id: None, or_get: false }
+        Create { workflow: self.clone(), params, id: None, or_get: false, idempotency_key: None }
     }
 
     /// Creates up to 100 instances in one transaction.
@@ -131,6 +133,16 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
         Ok(NewInstance { id, params })
     }
 
+    /// The instance that exists, if it is the one that a repeat asks for.
+    async fn get_repeat(&self, id: &str, params: &Json, error: Error) -> Result<InstanceHandle<O>> {
+        let id = InstanceId::parse(id, self.limits())?;
+        let view = self.shared.store.instance(self.name.clone(), id).await?;
+        match view.map(|view| view.record) {
+            Some(record) if record.params == *params => Ok(self.handle(record.id, record.key)),
+            Some(_) | None => Err(error),
+        }
+    }
+
     async fn create_one(self, id: Option<String>, params: P) -> Result<InstanceHandle<O>> {
         let instance = self.new_instance(id.as_deref(), &params)?;
         drop(params);
@@ -190,6 +202,31 @@ impl<P, O> Create<P, O> {
         self.or_get = true;
         self
     }
+
+    /// Makes a repeat harmless, for callers that may try again after no answer arrived: with the same key
+    /// the same instance is returned. Other params under the same key or id are refused.
+    ///
+    /// Without an [`id`](Self::id) the instance gets one made of the key.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<u32>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<u32, ()>("noop")?;
+    /// let first = noop.create(1).idempotency_key("request-1").await?;
+    /// let again = noop.create(1).idempotency_key("request-1").await?;
+    /// assert_eq!(first.id(), again.id());
+    /// let other = noop.create(2).idempotency_key("request-1").await.unwrap_err();
+    /// assert_eq!(other.code(), Some("INSTANCE_ID_ALREADY_EXISTS"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
@@ -197,18 +234,39 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { workflow, params, id, or_get } = self;
+        let Self { workflow, params, id, or_get, idempotency_key } = self;
         Box::pin(async move {
-            let existing = id.clone().filter(|_| or_get);
+            let id = match (id, &idempotency_key) {
+                (None, Some(key)) => Some(id_of_key(key, workflow.limits())?),
+                (id, _) => id,
+            };
+            let repeated = idempotency_key.map(|_| encode_params(id.as_deref(), &params));
+            let repeated = repeated.transpose()?;
             let runtime = Arc::clone(&workflow.shared.runtime);
-            let create = Box::pin(workflow.clone().create_one(id, params));
+            let create = Box::pin(workflow.clone().create_one(id.clone(), params));
             let created = SeenThrough { runtime, work: Some(create) }.await;
-            match (created, existing) {
-                (Err(error), Some(id)) if error.code() == Some(EXISTS) => workflow.get(&id).await,
+            match (created, id) {
+                (Err(error), Some(id)) if error.code() == Some(EXISTS) => match repeated {
+                    Some(params) => workflow.get_repeat(&id, &params, error).await,
+                    None if or_get => workflow.get(&id).await,
+                    None => Err(error),
+                },
                 (created, _) => created,
             }
         })
     }
+}
+
+/// The id of an instance that was given a key instead.
+fn id_of_key(key: &str, limits: &Limits) -> Result<String> {
+    limits.check_idempotency_key(key)?;
+    let digest = Sha256::digest(key);
+    let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    Ok(std::iter::once("key_".to_owned()).chain(hex).collect())
+}
+
+fn encode_params(id: Option<&str>, params: &impl Serialize) -> Result<Json> {
+    codec::encode(|| format!("the params of instance {:?}", id.unwrap_or_default()), params)
 }
 
 impl<P, O> fmt::Debug for Create<P, O> {

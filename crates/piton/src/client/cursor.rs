@@ -11,8 +11,11 @@ use piton_core::{Code, Refusal};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     scope: u64,
-    position: u64,
+    position: Position,
 }
+
+/// Where a row stands in its list: what the list is ordered by, and what tells equals apart.
+pub(super) type Position = (u64, u64);
 
 /// Identifies a list with its filters and order.
 pub(super) fn scope(parts: &[&str]) -> u64 {
@@ -27,12 +30,12 @@ fn mix(hash: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Cursor {
-    pub(super) fn new(scope: u64, position: u64) -> Self {
+    pub(super) fn new(scope: u64, position: Position) -> Self {
         Self { scope, position }
     }
 
     /// The position, if the cursor belongs to the list of that scope.
-    pub(super) fn position(&self, scope: u64) -> Result<u64, Refusal> {
+    pub(super) fn position(&self, scope: u64) -> Result<Position, Refusal> {
         if self.scope == scope {
             return Ok(self.position);
         }
@@ -42,13 +45,15 @@ impl Cursor {
     }
 
     fn checksum(&self) -> u64 {
-        mix(mix(FNV_OFFSET, &self.scope.to_le_bytes()), &self.position.to_le_bytes())
+        let words = [self.scope, self.position.0, self.position.1];
+        words.iter().fold(FNV_OFFSET, |hash, word| mix(hash, &word.to_le_bytes()))
     }
 }
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}{:016x}", self.scope, self.position, self.checksum())
+        let (order, tie) = self.position;
+        write!(f, "{:016x}{order:016x}{tie:016x}{:016x}", self.scope, self.checksum())
     }
 }
 
@@ -58,8 +63,8 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, Refusal> {
         let part = |at: usize| u64::from_str_radix(text.get(at * 16..at * 16 + 16)?, 16).ok();
         let cursor = || {
-            let cursor = Cursor { scope: part(0)?, position: part(1)? };
-            let whole = text.len() == 48 && cursor.to_string() == text;
+            let cursor = Cursor { scope: part(0)?, position: (part(1)?, part(2)?) };
+            let whole = text.len() == 64 && cursor.to_string() == text;
             whole.then_some(cursor)
         };
         cursor().ok_or_else(|| Refusal::new(Code::InvalidCursor, "the cursor is damaged"))
@@ -73,9 +78,9 @@ mod tests {
     #[test]
     fn a_cursor_reads_back_and_is_bound_to_its_list() {
         let orders = scope(&["instances", "orders", "active"]);
-        let cursor = Cursor::new(orders, 42);
+        let cursor = Cursor::new(orders, (42, 7));
         let again: Cursor = cursor.to_string().parse().unwrap();
-        assert_eq!(again.position(orders), Ok(42));
+        assert_eq!(again.position(orders), Ok((42, 7)));
         assert_ne!(orders, scope(&["instances", "order", "sactive"]));
         let foreign = again.position(scope(&["instances", "orders", ""])).unwrap_err();
         assert_eq!(foreign.code, Code::InvalidCursor);
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_damaged_cursor_is_refused() {
-        let text = Cursor::new(1, 2).to_string();
+        let text = Cursor::new(1, (2, 3)).to_string();
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };

@@ -137,16 +137,17 @@ impl HistoryQuery {
         let logs = position(&self.logs_after, log_scope)?;
 
         let rows = store.steps(page(steps)).await?;
-        let step_cursor = |row: &StepRecord| Cursor::new(scope("steps", ""), row.position.into());
+        let step_cursor =
+            |row: &StepRecord| Cursor::new(scope("steps", ""), (row.position.into(), 0));
         let steps = Page::new(rows, size, step_cursor);
         let rows = store.events(page(events)).await?;
-        let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), row.seq));
+        let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), (row.seq, 0)));
         let log_page = page(logs);
         let logs = match self.logs.take() {
             None => None,
             Some(filter) => {
                 let rows = store.logs(log_page, filter).await?;
-                let mut page = Page::new(rows, size, |row| Cursor::new(log_scope, row.seq));
+                let mut page = Page::new(rows, size, |row| Cursor::new(log_scope, (row.seq, 0)));
                 page.cursor = page.cursor.or(self.logs_after.take());
                 Some(page)
             }
@@ -168,7 +169,7 @@ impl HistoryQuery {
 }
 
 fn position(cursor: &Option<Cursor>, scope: u64) -> Result<Option<u64>, Refusal> {
-    cursor.as_ref().map(|cursor| cursor.position(scope)).transpose()
+    cursor.as_ref().map(|cursor| Ok(cursor.position(scope)?.0)).transpose()
 }
 
 fn filter_text(filter: Option<&LogFilter>) -> String {

@@ -380,13 +380,9 @@ pub struct SendEvent {
 impl SendEvent {
     /// A key by which a repeat is recognised: it is answered like the first and stored once.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        let (key, max) = (key.into(), self.shared.limits.idempotency_key_bytes_max);
-        if key.is_empty() || key.len() > max {
-            let len = key.len();
-            let message = format!(
-                "an idempotency key of {len} bytes is outside 1..={max} (idempotency_key_bytes_max)"
-            );
-            self.event = self.event.and(Err(Refusal::new(Code::ValidationError, message).into()));
+        let key = key.into();
+        if let Err(refusal) = self.shared.limits.check_idempotency_key(&key) {
+            self.event = self.event.and(Err(refusal.into()));
         } else if let Ok(event) = &mut self.event {
             event.idempotency_key = Some(key.into());
         }

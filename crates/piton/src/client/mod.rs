@@ -11,13 +11,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use piton_core::{Code, InstanceId, InstanceStatus, Limits, Refusal, WorkflowName, limits};
+use piton_core::record::InstanceKey;
+use piton_core::{
+    Code, InstanceId, InstanceStatus, Limits, Refusal, Timestamp, WorkflowName, limits,
+};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Result;
 use crate::engine::Shared;
 use crate::runner::Runner;
-use crate::store::InstanceQuery;
+use crate::store::{InstanceQuery, ListPlace};
 use crate::workflow::Program;
 
 pub use create::{BatchItem, Create};
@@ -103,12 +107,14 @@ impl<P: 'static, O: 'static> WorkflowHandle<P, O> {
             shared: Arc::clone(&self.shared),
             workflow: self.name.clone(),
             status: None,
+            created_after: None,
+            created_before: None,
             page_size: limits::PAGE_SIZE_DEFAULT,
             cursor: None,
         }
     }
 
-    fn handle(&self, id: InstanceId, key: piton_core::record::InstanceKey) -> InstanceHandle<O> {
+    fn handle(&self, id: InstanceId, key: InstanceKey) -> InstanceHandle<O> {
         let (shared, runner) = (Arc::clone(&self.shared), Arc::clone(&self.runner));
         InstanceHandle::new(shared, runner, self.name.clone(), id, key)
     }
@@ -136,14 +142,15 @@ impl<P, O> fmt::Debug for WorkflowHandle<P, O> {
     }
 }
 
-/// A handle's type must be the registered one; JSON values fit everything.
+/// A handle's type must be the registered one; JSON, parsed or not, fits everything.
 fn check_type<T: 'static>(
     name: &WorkflowName,
     what: &str,
     registered: (TypeId, &str),
 ) -> Result<()> {
     let asked = TypeId::of::<T>();
-    if asked == registered.0 || asked == TypeId::of::<Value>() {
+    let json = [TypeId::of::<Value>(), TypeId::of::<Box<RawValue>>()];
+    if asked == registered.0 || json.contains(&asked) {
         return Ok(());
     }
     let (asked, registered) = (std::any::type_name::<T>(), registered.1);
@@ -183,6 +190,8 @@ pub struct List {
     shared: Arc<Shared>,
     workflow: WorkflowName,
     status: Option<InstanceStatus>,
+    created_after: Option<Timestamp>,
+    created_before: Option<Timestamp>,
     page_size: u32,
     cursor: Option<Cursor>,
 }
@@ -191,6 +200,18 @@ impl List {
     /// Only instances with this status.
     pub fn status(mut self, status: InstanceStatus) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Only instances created at this moment or later.
+    pub fn created_after(mut self, moment: Timestamp) -> Self {
+        self.created_after = Some(moment);
+        self
+    }
+
+    /// Only instances created before this moment.
+    pub fn created_before(mut self, moment: Timestamp) -> Self {
+        self.created_before = Some(moment);
         self
     }
 
@@ -207,19 +228,38 @@ impl List {
     }
 
     async fn page(self) -> Result<Page<Instance>> {
-        let Self { shared, workflow, status, page_size, cursor } = self;
+        let scope = self.scope();
+        let Self { shared, workflow, status, created_after, created_before, page_size, cursor } =
+            self;
         let size = shared.limits.check_page_size(page_size)?;
-        let scope =
-            cursor::scope(&["instances", workflow.as_str(), status.map_or("", |s| s.as_str())]);
-        let before = cursor.map(|cursor| cursor.position(scope)).transpose()?;
-        let before = before.map(|key| piton_core::record::InstanceKey(key.cast_signed()));
-        let query = InstanceQuery { workflow, status, before, limit: size + 1 };
+        let behind = cursor.map(|cursor| cursor.position(scope)).transpose()?.map(place);
+        let limit = size + 1;
+        let query =
+            InstanceQuery { workflow, status, created_after, created_before, behind, limit };
         let rows = shared.store.instances(query).await?;
-        let page = Page::new(rows, size, |last| Cursor::new(scope, last.key.0.cast_unsigned()));
+        let page = Page::new(rows, size, |last| Cursor::new(scope, position(last.into())));
         let Page { items, cursor, has_next_page } = page;
         let cursor = cursor.filter(|_| has_next_page);
         let items = items.into_iter().map(|record| Instance::from_record(record, None)).collect();
         Ok(Page { items, cursor, has_next_page })
+    }
+
+    fn scope(&self) -> u64 {
+        let moment = |time: Option<Timestamp>| time.map_or(String::new(), |time| time.to_string());
+        let (after, before) = (moment(self.created_after), moment(self.created_before));
+        let status = self.status.map_or("", InstanceStatus::as_str);
+        cursor::scope(&["instances", self.workflow.as_str(), status, &after, &before])
+    }
+}
+
+fn position(place: ListPlace) -> cursor::Position {
+    (place.created_at.as_millis().cast_unsigned(), place.key.0.cast_unsigned())
+}
+
+fn place((created_at, key): cursor::Position) -> ListPlace {
+    ListPlace {
+        created_at: Timestamp::from_millis(created_at.cast_signed()),
+        key: InstanceKey(key.cast_signed()),
     }
 }
 

@@ -18,7 +18,7 @@ mod parked;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use piton_core::claim::ClaimRules;
+use piton_core::claim::{self, ClaimRules};
 use piton_core::record::{InstanceKey, RunKey, RunNumber};
 use piton_core::{Span, Timestamp};
 use tokio::sync::Notify;
@@ -58,6 +58,8 @@ pub(crate) struct Runner {
     shared: Arc<Shared>,
     config: RunnerConfig,
     free: AtomicUsize,
+    /// A suspect is in flight, or may be among what is being claimed.
+    suspect: AtomicBool,
     backlog: Backlog,
     stopping: AtomicBool,
     /// Wakes the claim loop.
@@ -116,12 +118,44 @@ impl Drop for Slot {
     }
 }
 
+/// Room for the one suspect that may be in flight; given back when dropped.
+struct SuspectSeat {
+    runner: Arc<Runner>,
+    taken: bool,
+}
+
+impl SuspectSeat {
+    /// The seat of this run, if it needs one.
+    fn for_run(seat: &mut Option<Self>, run: &ClaimedRun) -> Option<Self> {
+        let mut seat = seat.take_if(|_| claim::is_suspect(&run.task))?;
+        seat.taken = true;
+        Some(seat)
+    }
+}
+
+impl Drop for SuspectSeat {
+    fn drop(&mut self) {
+        self.runner.suspect.store(false, Ordering::Release);
+        // The next suspect need not wait for the poll.
+        if self.taken {
+            self.runner.work.notify_one();
+        }
+    }
+}
+
 /// A run in flight: cleans up behind it, also when user code panics while it is dropped.
 struct Flight {
     runner: Arc<Runner>,
     key: RunKey,
+    _room: Room,
+}
+
+/// What a run in flight takes up, given back when it departs.
+#[derive(Default)]
+struct Room {
     /// `None` for runs of a tick, which are bounded by its caller.
     _slot: Option<Slot>,
+    _seat: Option<SuspectSeat>,
     /// Tells a tick that the run departed, by being dropped.
     _done: Option<oneshot::Sender<()>>,
 }
@@ -138,6 +172,7 @@ impl Runner {
         Arc::new(Self {
             shared,
             free: AtomicUsize::new(config.concurrency),
+            suspect: AtomicBool::new(false),
             backlog: Backlog::default(),
             stopping: AtomicBool::new(false),
             work: Notify::new(),
@@ -147,6 +182,10 @@ impl Runner {
             parked: Parked::new(config.parked_max),
             config,
         })
+    }
+
+    pub(crate) fn runs_in_background(&self) -> bool {
+        self.config.run_in_background
     }
 
     /// Starts what runs in the background: claiming, renewing leases, looking after waiters.
@@ -202,16 +241,18 @@ impl Runner {
             self.wakes_at_ms.store(AWAKE, Ordering::Release);
             let asked = Asked::now(&*self.shared.runtime);
             match self.claim(slots.len()).await {
-                Ok(answer) => {
+                Ok((answer, mut seat)) => {
                     let more = answer.next_due_at.is_some_and(|at| at <= answer.now);
                     self.backlog.note(more, self.shared.runtime.monotonic_us());
                     let due_in = answer.next_due_at.map(|at| at.since(answer.now));
                     let claimed = answer.claimed.len();
                     for run in answer.claimed {
                         let slot = slots.pop().expect("no more is claimed than was wanted");
-                        self.start(run, answer.now, asked, Some(slot), None);
+                        let seat = SuspectSeat::for_run(&mut seat, &run);
+                        let room = Room { _slot: Some(slot), _seat: seat, _done: None };
+                        self.start(run, answer.now, asked, room);
                     }
-                    drop(slots);
+                    drop((slots, seat));
                     if claimed == 0 || !more {
                         self.wait_for_work(due_in).await;
                     }
@@ -225,14 +266,21 @@ impl Runner {
         }
     }
 
-    async fn claim(&self, wanted: usize) -> Result<ClaimAnswer, StoreError> {
+    /// Claims, with a seat for a suspect if there is none in flight.
+    async fn claim(
+        self: &Arc<Self>,
+        wanted: usize,
+    ) -> Result<(ClaimAnswer, Option<SuspectSeat>), StoreError> {
+        let seat = (!self.suspect.swap(true, Ordering::AcqRel))
+            .then(|| SuspectSeat { runner: Arc::clone(self), taken: false });
         let request = ClaimRequest {
             runner: Arc::clone(&self.shared.runner_name),
             workflows: Arc::clone(&self.shared.registry.names),
             wanted,
+            suspects: seat.is_some(),
             rules: self.config.rules,
         };
-        self.shared.store.claim(request).await
+        Ok((self.shared.store.claim(request).await?, seat))
     }
 
     /// Waits for a hint, a free slot, the next due task or the poll interval, whichever comes first.
@@ -259,20 +307,13 @@ impl Runner {
         asked: Asked,
         slot: Slot,
     ) {
-        self.start(run, now, asked, Some(slot), None);
+        self.start(run, now, asked, Room { _slot: Some(slot), ..Room::default() });
     }
 
-    fn start(
-        self: &Arc<Self>,
-        run: ClaimedRun,
-        now: Timestamp,
-        asked: Asked,
-        slot: Option<Slot>,
-        done: Option<oneshot::Sender<()>>,
-    ) {
+    fn start(self: &Arc<Self>, run: ClaimedRun, now: Timestamp, asked: Asked, room: Room) {
         let key = run.run_key();
         self.live.begin(key);
-        let flight = Flight { runner: Arc::clone(self), key, _slot: slot, _done: done };
+        let flight = Flight { runner: Arc::clone(self), key, _room: room };
         let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
         let waiters = Arc::clone(&self.shared);
         let task = async move {
@@ -379,13 +420,16 @@ impl Runner {
 
     async fn claim_and_advance(self: &Arc<Self>, wanted: usize) -> Result<usize> {
         let asked = Asked::now(&*self.shared.runtime);
-        let answer = self.claim(wanted).await?;
+        let (answer, mut seat) = self.claim(wanted).await?;
         let mut departures = Vec::new();
         for run in answer.claimed {
             let (done, departed) = oneshot::channel();
-            self.start(run, answer.now, asked, None, Some(done));
+            let seat = SuspectSeat::for_run(&mut seat, &run);
+            let room = Room { _slot: None, _seat: seat, _done: Some(done) };
+            self.start(run, answer.now, asked, room);
             departures.push(departed);
         }
+        drop(seat);
         let processed = departures.len();
         for departed in departures {
             let _ = departed.await;

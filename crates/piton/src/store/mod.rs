@@ -85,8 +85,9 @@ pub trait Store: Send + Sync + 'static {
     /// work, each by `run_at` and then in the order of creation. A lease that ran out is resuming work.
     ///
     /// Each claim moves the task's epoch, counts, sets `started_at` once and the status to `active`. A task
-    /// whose pause was requested is held, one with too many claims is quarantined; neither is returned. After
-    /// a crash the claim stands until its lease runs out.
+    /// whose pause was requested is held, one with too many claims is quarantined, one with many is set aside as a
+    /// suspect; none of them is returned, but for one suspect, the oldest, to a runner that has none. After a crash
+    /// the claim stands until its lease runs out.
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer>;
 
     /// All steps of a run in order of position. A read.
@@ -285,6 +286,8 @@ pub struct ClaimRequest {
     pub workflows: Arc<[WorkflowName]>,
     /// How many runs it has room for.
     pub wanted: usize,
+    /// It advances no suspect now: one of them may be among what it gets. See `piton_core::claim::SUSPECT_CLAIMS`.
+    pub suspects: bool,
     /// Lease and quarantine.
     pub rules: ClaimRules,
 }
@@ -296,8 +299,8 @@ pub struct ClaimAnswer {
     pub now: Timestamp,
     /// The runs that are now the runner's.
     pub claimed: Vec<ClaimedRun>,
-    /// When the next task of these workflows can be claimed. Not later than `now` if there is more work
-    /// than was wanted.
+    /// When the next task of these workflows that is no suspect can be claimed. Not later than `now` if there is
+    /// more work than was wanted.
     pub next_due_at: Option<Timestamp>,
 }
 
@@ -414,10 +417,50 @@ pub struct InstanceQuery {
     pub workflow: WorkflowName,
     /// Only those with this status.
     pub status: Option<InstanceStatus>,
-    /// Only those older than this one.
-    pub before: Option<InstanceKey>,
+    /// Only those created at this moment or later.
+    pub created_after: Option<Timestamp>,
+    /// Only those created before this moment.
+    pub created_before: Option<Timestamp>,
+    /// Only those that come behind this place in the list.
+    pub behind: Option<ListPlace>,
     /// At most this many.
     pub limit: u32,
+}
+
+impl InstanceQuery {
+    /// All instances of a workflow, up to `limit`.
+    pub fn new(workflow: WorkflowName, limit: u32) -> Self {
+        Self {
+            workflow,
+            status: None,
+            created_after: None,
+            created_before: None,
+            behind: None,
+            limit,
+        }
+    }
+
+    /// What every row of the page is below: the place it starts behind, or the end of the time asked for.
+    pub fn below(&self) -> ListPlace {
+        let end = self.created_before.unwrap_or(Timestamp::from_millis(i64::MAX));
+        let end = ListPlace { created_at: end, key: InstanceKey(i64::MIN) };
+        self.behind.map_or(end, |behind| behind.min(end))
+    }
+}
+
+/// Where an instance stands in a list: by the time it was created, and the key where that is equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListPlace {
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Its key.
+    pub key: InstanceKey,
+}
+
+impl From<&InstanceRecord> for ListPlace {
+    fn from(record: &InstanceRecord) -> Self {
+        Self { created_at: record.created_at, key: record.key }
+    }
 }
 
 /// A page of a run's steps, events or log lines.

@@ -1,6 +1,6 @@
 //! Reading all there is from a pair of stores.
 
-use piton::store::{InstanceQuery, LogFilter, PageQuery, Store, StoreError};
+use piton::store::{InstanceQuery, ListPlace, LogFilter, PageQuery, Store, StoreError};
 use piton_core::WorkflowName;
 use piton_core::record::{InstanceRecord, RunKey};
 
@@ -125,12 +125,8 @@ async fn list(
 ) -> Result<Vec<InstanceRecord>, StoreError> {
     let mut all: Vec<InstanceRecord> = Vec::new();
     for _ in 0..PAGES_MAX {
-        let query = InstanceQuery {
-            workflow: workflow.clone(),
-            status: None,
-            before: all.last().map(|record| record.key),
-            limit,
-        };
+        let behind = all.last().map(ListPlace::from);
+        let query = InstanceQuery { behind, ..InstanceQuery::new(workflow.clone(), limit) };
         let page = store.instances(query).await?;
         if page.is_empty() {
             return Ok(all);

@@ -45,10 +45,10 @@ pub(super) fn instances(state: &State, query: &InstanceQuery) -> Vec<InstanceRec
     let Some(workflow) = state.workflows.get(&query.workflow) else {
         return Vec::new();
     };
-    let before = query.before.unwrap_or(InstanceKey(i64::MAX));
-    let newest_first = workflow.keys.range(..before).rev();
+    let newest_first = workflow.listed.range(..query.below()).rev();
     newest_first
-        .map(|key| &state.instances[key])
+        .take_while(|place| query.created_after.is_none_or(|after| place.created_at >= after))
+        .map(|place| &state.instances[&place.key])
         .filter(|instance| query.status.is_none_or(|status| instance.record.status == status))
         .take(query.limit as usize)
         .map(record)

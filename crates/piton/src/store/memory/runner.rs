@@ -30,7 +30,15 @@ impl Transaction<'_> {
                 claimed.extend(self.claim_one(key, request));
             }
         }
-        ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
+        while request.suspects && claimed.len() < request.wanted {
+            let Some((_, key)) = self.state.suspect(&request.workflows) else { break };
+            if let Some(suspect) = self.claim_one(key, request) {
+                claimed.push(suspect);
+                break;
+            }
+        }
+        let next_due_at = self.next_claimable_at(&request.workflows);
+        ClaimAnswer { now: self.now, claimed, next_due_at }
     }
 
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
@@ -61,6 +69,10 @@ impl Transaction<'_> {
                 self.apply(key, change, Some(instance));
                 None
             }
+            Claim::SetAside(change) => {
+                self.apply(key, change, None);
+                None
+            }
             Claim::Skip => unreachable!("the queues and the rules agree on what is due"),
         }
     }
@@ -68,7 +80,9 @@ impl Transaction<'_> {
     fn lease(&mut self, key: InstanceKey, before: &Task, task: Task, runner: &str) -> ClaimedRun {
         let line = match before.state {
             TaskState::Leased => story::taken_over(runner, task.epoch),
-            TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+            TaskState::Pending | TaskState::Held | TaskState::Suspect => {
+                story::claimed(runner, task.epoch)
+            }
         };
         self.log(key, line);
         self.put_task(key, task);
@@ -90,6 +104,11 @@ impl Transaction<'_> {
     }
 
     pub(super) fn next_due_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
+        let suspect = self.state.suspect(workflows).map(|(run_at, _)| run_at);
+        [self.next_claimable_at(workflows), suspect].into_iter().flatten().min()
+    }
+
+    fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
         let known = workflows.iter();
         known.filter_map(|name| self.state.workflows.get(name)?.next_due_at()).min()
     }
@@ -153,7 +172,7 @@ impl Transaction<'_> {
                 #[cfg(feature = "postgres")]
                 Mutation::Postgres(_) => Err(no_sql()),
             };
-            checked.map_err(|Refusal { code, message }| MutationError { code, message })?;
+            checked.map_err(|Refusal { code, message, .. }| MutationError { code, message })?;
         }
         Ok(())
     }

@@ -13,6 +13,8 @@ use piton_core::record::{
 };
 use piton_core::{EventType, InstanceId, StepName, StepStatus, TaskState, Timestamp, WorkflowName};
 
+use crate::store::ListPlace;
+
 /// Everything there is.
 #[derive(Default)]
 pub(super) struct State {
@@ -24,7 +26,7 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Workflow {
     pub(super) by_id: BTreeMap<InstanceId, InstanceKey>,
-    pub(super) keys: BTreeSet<InstanceKey>,
+    pub(super) listed: BTreeSet<ListPlace>,
     pub(super) live_tasks: u64,
     /// Pending tasks that continue something, by `run_at`.
     resuming: Queue,
@@ -32,6 +34,8 @@ pub(super) struct Workflow {
     new: Queue,
     /// By the end of the lease.
     leased: Queue,
+    /// By `run_at`.
+    suspects: Queue,
 }
 
 /// Tasks by the moment they can be claimed, oldest first.
@@ -47,11 +51,12 @@ impl Workflow {
             }
             TaskState::Pending => Some((&mut self.new, task.run_at)),
             TaskState::Leased => Some((&mut self.leased, task.lease_until.unwrap_or(task.run_at))),
+            TaskState::Suspect => Some((&mut self.suspects, task.run_at)),
             TaskState::Held => None,
         }
     }
 
-    /// When the earliest task can be claimed.
+    /// When the earliest task can be claimed that is no suspect.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
         let queues = [&self.resuming, &self.new, &self.leased];
         queues.iter().filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
@@ -77,7 +82,7 @@ impl State {
         self.instances.get(&key)?.runs.get(run as usize)
     }
 
-    /// The key of the next instance: keys grow with creation, which is what lists are ordered by.
+    /// The key of the next instance: keys grow with creation.
     pub(super) fn next_key(&self) -> InstanceKey {
         let last = self.instances.keys().next_back();
         InstanceKey(last.map_or(0, |key| key.0) + 1)
@@ -86,7 +91,7 @@ impl State {
     pub(super) fn insert(&mut self, record: InstanceRecord) {
         let workflow = self.workflows.entry(record.workflow.clone()).or_default();
         workflow.by_id.insert(record.id.clone(), record.key);
-        workflow.keys.insert(record.key);
+        workflow.listed.insert(ListPlace::from(&record));
         let instance = Instance {
             task: None,
             runs: vec![Run::default()],
@@ -114,6 +119,12 @@ impl State {
             }
         }
         instance.task = task;
+    }
+
+    /// The oldest suspect.
+    pub(super) fn suspect(&self, workflows: &[WorkflowName]) -> Option<(Timestamp, InstanceKey)> {
+        let known = workflows.iter().filter_map(|name| self.workflows.get(name));
+        known.filter_map(|workflow| workflow.suspects.first()).min().copied()
     }
 
     /// What can be claimed now, without looking at anything that cannot.

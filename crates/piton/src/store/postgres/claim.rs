@@ -69,7 +69,9 @@ const CLAIM_LOOK: &str = concat!(
                 ORDER BY lease_until LIMIT 1)) AS d)
     SELECT (SELECT now FROM clock), (SELECT count(*) FROM resuming), (SELECT count(*) FROM expired),
         (SELECT count(*) FROM new), (SELECT min(run_at) FROM (TABLE resuming UNION ALL TABLE expired) AS r),
-        (SELECT min(run_at) FROM new), (SELECT at FROM later)"
+        (SELECT min(run_at) FROM new), (SELECT at FROM later),
+        EXISTS (SELECT FROM workflow AS w CROSS JOIN LATERAL (
+            SELECT FROM piton_task AS t WHERE t.workflow_name = w.name AND t.state = 'suspect' LIMIT 1) AS s)"
 );
 
 /// Leases the tasks, makes their instances active, tells the log, and returns what a runner needs.
@@ -100,39 +102,103 @@ struct Seen {
     oldest_resuming: Option<Timestamp>,
     oldest_new: Option<Timestamp>,
     later: Option<Timestamp>,
+    suspects: bool,
 }
 
-/// Claims for a runner, in the order of `piton_core::claim`.
+/// Claims for a runner, in the order of `piton_core::claim`: what is due, and then one suspect if the runner has none.
 pub(super) async fn claim(
     conn: &mut PgConnection,
     shared: &Shared,
     request: &ClaimRequest,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
-    let mut claimed = Vec::new();
-    let (mut rounds, mut unfit, mut busy) = (0, 0, 0);
-    loop {
-        rounds += 1;
-        let wanted = (request.wanted - claimed.len()).min(CLAIM_MAX);
-        // Behind tasks that are held or quarantined there may be more of them: they must not delay the others.
-        let limit = if unfit > 0 { wanted.max(unfit * 2).min(CLAIM_MAX) } else { wanted };
-        let seen = look(conn, shared, &names, limit).await?;
-        let due = seen.resuming + seen.expired + seen.new;
-        if wanted == 0 || due == 0 {
-            return Ok(answer(&seen, claimed, due));
+    let mut claiming = Claiming { conn, shared, request, names: &names, claimed: Vec::new() };
+    let (seen, left) = claiming.take_due().await?;
+    if request.suspects && seen.suspects && claiming.claimed.len() < request.wanted {
+        claiming.take_suspect(seen.now).await?;
+    }
+    Ok(answer(&seen, claiming.claimed, left))
+}
+
+/// A claim under way.
+struct Claiming<'c> {
+    conn: &'c mut PgConnection,
+    shared: &'c Shared,
+    request: &'c ClaimRequest,
+    names: &'c [&'c str],
+    claimed: Vec<ClaimedRun>,
+}
+
+impl Claiming<'_> {
+    /// Takes what is due; what was seen last, and how much of it is left.
+    async fn take_due(&mut self) -> Outcome<(Seen, usize)> {
+        let (mut rounds, mut unfit, mut busy) = (0, 0, 0);
+        loop {
+            rounds += 1;
+            let wanted = (self.request.wanted - self.claimed.len()).min(CLAIM_MAX);
+            // Behind tasks that are held or quarantined there may be more of them: they must not delay the others.
+            let limit = if unfit > 0 { wanted.max(unfit * 2).min(CLAIM_MAX) } else { wanted };
+            let mut seen = look(self.conn, self.shared, self.names, limit).await?;
+            let due = seen.resuming + seen.expired + seen.new;
+            if wanted == 0 || due == 0 {
+                return Ok((seen, due));
+            }
+            let taken = self.take(&seen, Room { wanted, limit }).await?;
+            let done = taken.claimed + taken.unfit;
+            if done == 0 && self.claimed.is_empty() && busy < BUSY_MAX {
+                pause(self.conn, self.shared, busy).await?;
+                busy += 1;
+                continue;
+            }
+            if taken.unfit == 0 || rounds == ROUNDS_MAX {
+                // One of those that were not fit may have become a suspect.
+                seen.suspects |= taken.unfit > 0;
+                return Ok((seen, due.saturating_sub(done)));
+            }
+            unfit += taken.unfit;
         }
-        let taken = take(conn, shared, request, &names, &seen, Room { wanted, limit }).await?;
-        let done = taken.claimed.len() + taken.unfit;
-        if done == 0 && claimed.is_empty() && busy < BUSY_MAX {
-            pause(conn, shared, busy).await?;
-            busy += 1;
-            continue;
+    }
+
+    /// Locks what may be taken, asks the rules about each, and commits what they say.
+    async fn take(&mut self, seen: &Seen, room: Room) -> Outcome<Taken> {
+        let mut database = self.conn.begin().await.map_err(Failure::from)?;
+        let mut db = Db { conn: &mut database, statements: &self.shared.statements };
+        let chosen = choose(&mut db, self.names, seen, room.limit).await?;
+        let mut tx = with_locks(db, self.shared, seen.now, &chosen);
+        let (taken, runs) = claim_all(&mut tx, &chosen, self.request, room.wanted).await?;
+        let hints = std::mem::take(&mut tx.hints);
+        drop(tx);
+        database.commit().await.map_err(Failure::from)?;
+        self.note(runs, hints);
+        Ok(taken)
+    }
+
+    /// Takes the oldest suspect, passing over those that are held or quarantined instead.
+    async fn take_suspect(&mut self, now: Timestamp) -> Outcome<()> {
+        for _ in 0..CLAIM_MAX {
+            let mut database = self.conn.begin().await.map_err(Failure::from)?;
+            let mut db = Db { conn: &mut database, statements: &self.shared.statements };
+            let mut chosen = task::take_due(&mut db, Class::Suspect, self.names, now, 1).await?;
+            chosen.truncate(1);
+            let mut tx = with_locks(db, self.shared, now, &chosen);
+            let (taken, runs) = claim_all(&mut tx, &chosen, self.request, 1).await?;
+            let hints = std::mem::take(&mut tx.hints);
+            drop(tx);
+            database.commit().await.map_err(Failure::from)?;
+            self.note(runs, hints);
+            if taken.unfit == 0 {
+                break;
+            }
         }
-        claimed.extend(taken.claimed);
-        if taken.unfit == 0 || rounds == ROUNDS_MAX {
-            return Ok(answer(&seen, claimed, due.saturating_sub(done)));
+        Ok(())
+    }
+
+    fn note(&mut self, runs: Vec<ClaimedRun>, hints: Vec<Hint>) {
+        for run in &runs {
+            self.shared.leases.note(run.key, &run.workflow, &run.task);
         }
-        unfit += taken.unfit;
+        self.shared.tell(hints);
+        self.claimed.extend(runs);
     }
 }
 
@@ -175,6 +241,7 @@ async fn look(
                 oldest_resuming: cells.opt_time(4)?,
                 oldest_new: cells.opt_time(5)?,
                 later: cells.opt_time(6)?,
+                suspects: cells.flag(7)?,
             })
         })
         .await?;
@@ -190,45 +257,41 @@ struct Room {
 
 /// What one round took.
 struct Taken {
-    claimed: Vec<ClaimedRun>,
-    /// Tasks that were held or quarantined instead.
+    claimed: usize,
+    /// Tasks that were held, quarantined or set aside instead.
     unfit: usize,
 }
 
-async fn take(
-    conn: &mut PgConnection,
-    shared: &Shared,
+fn with_locks<'t>(
+    db: Db<'t>,
+    shared: &'t Shared,
+    now: Timestamp,
+    locked: &[Row],
+) -> Transaction<'t> {
+    let tasks = locked.iter().map(|row| (row.key, row.clone())).collect();
+    Transaction::begin(db, &shared.ids, now, tasks)
+}
+
+/// Asks the rules about locked tasks, in order, and writes what they say.
+async fn claim_all(
+    tx: &mut Transaction<'_>,
+    chosen: &[Row],
     request: &ClaimRequest,
-    names: &[&str],
-    seen: &Seen,
-    room: Room,
-) -> Outcome<Taken> {
-    let mut database = conn.begin().await.map_err(Failure::from)?;
-    let mut db = Db { conn: &mut database, statements: &shared.statements };
-    let chosen = choose(&mut db, names, seen, room.limit).await?;
-    let order: Vec<InstanceKey> = chosen.iter().map(|row| row.key).collect();
-    let tasks: BTreeMap<InstanceKey, Row> = chosen.into_iter().map(|row| (row.key, row)).collect();
-    let mut tx = Transaction::begin(db, &shared.ids, seen.now, tasks);
+    wanted: usize,
+) -> Outcome<(Taken, Vec<ClaimedRun>)> {
     let (mut leased, mut unfit) = (Vec::new(), 0);
-    for key in order {
-        if leased.len() == room.wanted {
+    for row in chosen {
+        if leased.len() == wanted {
             break;
         }
-        match claim_one(&mut tx, key, request) {
+        match claim_one(tx, row.key, request) {
             Some(task) => leased.push(task),
             None => unfit += 1,
         }
     }
-    let claimed = lease_all(&mut tx, &leased, request).await?;
+    let runs = lease_all(tx, &leased, request).await?;
     tx.flush().await?;
-    let hints = std::mem::take(&mut tx.hints);
-    drop(tx);
-    database.commit().await.map_err(Failure::from)?;
-    for run in &claimed {
-        shared.leases.note(run.key, &run.workflow, &run.task);
-    }
-    shared.tell(hints);
-    Ok(Taken { claimed, unfit })
+    Ok((Taken { claimed: runs.len(), unfit }, runs))
 }
 
 /// Locks resuming work first, then new work, each oldest first.
@@ -267,6 +330,7 @@ fn claim_one(
     match claim::claim(&before, &request.rules, tx.now) {
         Claim::Lease(task) => return Some((key, before, task)),
         Claim::Skip => {}
+        Claim::SetAside(change) => tx.change_task(key, &change),
         Claim::Hold(change, paused) => {
             tx.change_task(key, &change);
             tx.change_instance(key, paused);
@@ -298,7 +362,9 @@ async fn lease_all(
         .map(|(key, before, task)| {
             let line = match before.state {
                 TaskState::Leased => story::taken_over(runner, task.epoch),
-                TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+                TaskState::Pending | TaskState::Held | TaskState::Suspect => {
+                    story::claimed(runner, task.epoch)
+                }
             };
             let line = log::system(tx.ids, line, tx.now);
             log::Line { instance: *key, run: task.run, line }

@@ -189,7 +189,7 @@ fn how_left(boundary: &PlainBoundary, task: Option<&Task>) -> After {
     let same = task.filter(|task| (task.run, task.epoch) == (key.run, key.epoch));
     match (&boundary.next, same.map(|task| (task.state, task.pause_requested))) {
         (Next::Complete { .. } | Next::Fail { .. }, _) => After::Ended,
-        (_, Some((TaskState::Pending, _))) => After::Suspended,
+        (_, Some((TaskState::Pending | TaskState::Suspect, _))) => After::Suspended,
         (_, Some((TaskState::Held, _))) => After::Paused,
         (_, Some((TaskState::Leased, true))) => After::Drain,
         (_, Some((TaskState::Leased, false))) => After::Continue,
@@ -209,7 +209,7 @@ async fn has_left(
     let (status, output) = match (&boundary.next, task) {
         (Next::Continue { .. }, _) => return Ok(false),
         (Next::Suspend { .. }, Some(task)) => {
-            let left = task.state != TaskState::Leased;
+            let left = matches!(task.state, TaskState::Pending | TaskState::Held);
             return Ok(left && (task.run, task.epoch) == (key.run, key.epoch));
         }
         (Next::Suspend { .. }, None) | (_, Some(_)) => return Ok(false),

@@ -9,7 +9,7 @@ use super::cells::{Cells, error_text, int};
 use super::statements::{Db, params};
 use super::step;
 use super::trouble::{Failure, Outcome};
-use crate::store::{InstanceQuery, InstanceView, NewInstance};
+use crate::store::{InstanceQuery, InstanceView, ListPlace, NewInstance};
 
 const TABLE: &str = "piton_instance";
 
@@ -34,12 +34,14 @@ const INSTANCE_BY_KEYS: &str = concat!(select_instance!(), " WHERE i.key = ANY($
 
 const INSTANCE_PAGE: &str = concat!(
     select_instance!(),
-    " WHERE i.workflow_name = $1 AND i.key < $2 ORDER BY i.key DESC LIMIT $3"
+    " WHERE i.workflow_name = $1 AND i.created_at >= $2 AND (i.created_at, i.key) < ($3, $4)
+    ORDER BY i.created_at DESC, i.key DESC LIMIT $5"
 );
 
 const INSTANCE_PAGE_BY_STATUS: &str = concat!(
     select_instance!(),
-    " WHERE i.workflow_name = $1 AND i.key < $2 AND i.status = $4 ORDER BY i.key DESC LIMIT $3"
+    " WHERE i.workflow_name = $1 AND i.created_at >= $2 AND (i.created_at, i.key) < ($3, $4) AND i.status = $6
+    ORDER BY i.created_at DESC, i.key DESC LIMIT $5"
 );
 
 /// In one statement, so that it is one state of the database. A boundary in the middle of a pass leaves the instance's row
@@ -151,12 +153,16 @@ pub(super) async fn by_keys(db: &mut Db<'_>, keys: &[InstanceKey]) -> Outcome<Ve
 
 pub(super) async fn page(db: &mut Db<'_>, query: &InstanceQuery) -> Outcome<Vec<InstanceRecord>> {
     let workflow = query.workflow.as_str();
-    let before = query.before.map_or(i64::MAX, |key| key.0);
-    let limit = i64::from(query.limit);
-    match query.status {
-        None => db.all(INSTANCE_PAGE, params![workflow, before, limit], decode).await,
+    let after = query.created_after.map_or(i64::MIN, Timestamp::as_millis);
+    let ListPlace { created_at, key } = query.below();
+    let (created_at, limit) = (created_at.as_millis(), i64::from(query.limit));
+    match query.status.map(InstanceStatus::as_str) {
+        None => {
+            let params = params![workflow, after, created_at, key.0, limit];
+            db.all(INSTANCE_PAGE, params, decode).await
+        }
         Some(status) => {
-            let params = params![workflow, before, limit, status.as_str()];
+            let params = params![workflow, after, created_at, key.0, limit, status];
             db.all(INSTANCE_PAGE_BY_STATUS, params, decode).await
         }
     }

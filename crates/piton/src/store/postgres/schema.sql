@@ -48,9 +48,9 @@ CREATE TABLE piton_instance (
 ) WITH (fillfactor = 85);
 
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
--- Lists, newest first.
-CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, key);
-CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, key);
+-- Lists, newest first; what was created in one millisecond is ordered by key.
+CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at, key);
+CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at, key);
 
 -- The one task of a live run: timer, retry and queue in one. A run that ended has none. Its row is also the lock of
 -- the run: whoever changes anything about a live run holds it.
@@ -84,6 +84,8 @@ CREATE INDEX piton_task_new ON piton_task (workflow_name, run_at, instance_key)
     WHERE state = 'pending' AND kind = 'run';
 CREATE INDEX piton_task_leased ON piton_task (workflow_name, lease_until, instance_key)
     WHERE state = 'leased';
+CREATE INDEX piton_task_suspect ON piton_task (workflow_name, run_at, instance_key)
+    WHERE state = 'suspect';
 
 -- One durable step of a run. As no two rows can have one position, the key is a second fence behind the epoch.
 CREATE TABLE piton_step (

@@ -73,18 +73,22 @@ const TASK_DUE_RESUMING: &str =
     due!("t.state = 'pending' AND t.kind <> 'run' AND t.run_at <= $2", "t.run_at");
 const TASK_DUE_NEW: &str =
     due!("t.state = 'pending' AND t.kind = 'run' AND t.run_at <= $2", "t.run_at");
+const TASK_SUSPECT: &str = due!("t.state = 'suspect' AND $2::bigint IS NOT NULL", "t.run_at");
 const TASK_EXPIRED: &str = due!("t.state = 'leased' AND t.lease_until <= $2", "t.lease_until");
 
 const TASK_BACKLOG: &str = "\
     SELECT workflow_name, count(*) FROM piton_task WHERE workflow_name = ANY($1) GROUP BY workflow_name";
 
-/// When the earliest task can be claimed.
+/// When the earliest task can be claimed, suspects included.
 const TASK_NEXT_DUE: &str = "\
     SELECT min(d.at) FROM unnest($1) AS w(name) CROSS JOIN LATERAL (
         (SELECT run_at AS at FROM piton_task WHERE workflow_name = w.name AND state = 'pending' AND kind <> 'run'
             ORDER BY run_at LIMIT 1)
         UNION ALL
         (SELECT run_at FROM piton_task WHERE workflow_name = w.name AND state = 'pending' AND kind = 'run'
+            ORDER BY run_at LIMIT 1)
+        UNION ALL
+        (SELECT run_at FROM piton_task WHERE workflow_name = w.name AND state = 'suspect'
             ORDER BY run_at LIMIT 1)
         UNION ALL
         (SELECT lease_until FROM piton_task WHERE workflow_name = w.name AND state = 'leased'
@@ -202,6 +206,7 @@ pub(super) enum Class {
     Resuming,
     Expired,
     New,
+    Suspect,
 }
 
 /// Locks the oldest due tasks of a class. Rows that cannot be read are set aside.
@@ -219,6 +224,7 @@ pub(super) async fn take_due(
         Class::Resuming => TASK_DUE_RESUMING,
         Class::Expired => TASK_EXPIRED,
         Class::New => TASK_DUE_NEW,
+        Class::Suspect => TASK_SUSPECT,
     };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let found = db.all(sql, params![workflows, now.as_millis(), limit], decode_readable).await?;

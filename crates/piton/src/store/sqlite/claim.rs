@@ -33,7 +33,15 @@ pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcom
             break;
         }
     }
-    let next = task::next_due_at(batch.db, &request.workflows)?;
+    while request.suspects && claimed.len() < request.wanted {
+        let Some(suspect) = task::suspect(batch.db, &request.workflows)? else { break };
+        let before = claimed.len();
+        take_all(batch, vec![suspect], request, &mut claimed)?;
+        if claimed.len() > before {
+            break;
+        }
+    }
+    let next = task::next_claimable_at(batch.db, &request.workflows)?;
     Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
 }
 
@@ -115,6 +123,7 @@ fn take(
             }
             batch.hints.push(Hint::Ended(key));
         }
+        Claim::SetAside(change) => task::apply(batch, key, &before, &change)?,
         Claim::Lease(task) => {
             return lease(batch, candidate, workflow, &before, task, runner).map(Some);
         }
@@ -135,7 +144,9 @@ fn lease(
     task::lease(batch, key, &task, runner)?;
     let line = match before.state {
         TaskState::Leased => story::taken_over(runner, task.epoch),
-        TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+        TaskState::Pending | TaskState::Held | TaskState::Suspect => {
+            story::claimed(runner, task.epoch)
+        }
     };
     log::tell(batch, key, task.run, line)?;
     Ok(ClaimedRun {

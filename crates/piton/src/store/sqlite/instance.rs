@@ -10,7 +10,7 @@ use rusqlite::{Row, params};
 use super::cells::{Cells, error_text};
 use super::statements::Statements;
 use super::trouble::{Outcome, damaged_row};
-use crate::store::InstanceQuery;
+use crate::store::{InstanceQuery, ListPlace};
 
 const TABLE: &str = "piton_instance";
 
@@ -33,12 +33,15 @@ pub(super) const INSTANCE_BY_KEY: &str = concat!(select_instance!(""), " WHERE i
 
 pub(super) const INSTANCE_PAGE: &str = concat!(
     select_instance!("INDEXED BY piton_instance_by_workflow"),
-    " WHERE i.workflow_name = ?1 AND i.key < ?2 ORDER BY i.key DESC LIMIT ?3"
+    " WHERE i.workflow_name = ?1 AND i.created_at >= ?2 AND (i.created_at, i.key) < (?3, ?4)
+    ORDER BY i.created_at DESC, i.key DESC LIMIT ?5"
 );
 
 pub(super) const INSTANCE_PAGE_BY_STATUS: &str = concat!(
     select_instance!("INDEXED BY piton_instance_by_status"),
-    " WHERE i.workflow_name = ?1 AND i.key < ?2 AND i.status = ?4 ORDER BY i.key DESC LIMIT ?3"
+    " WHERE i.workflow_name = ?1 AND i.status = ?6 AND i.created_at >= ?2
+        AND (i.created_at, i.key) < (?3, ?4)
+    ORDER BY i.created_at DESC, i.key DESC LIMIT ?5"
 );
 
 /// The next workflow by name: one look at the index, however many instances each has.
@@ -136,14 +139,18 @@ pub(super) fn by_key(db: &mut Statements<'_>, key: InstanceKey) -> Outcome<Optio
 
 pub(super) fn page(db: &mut Statements<'_>, query: &InstanceQuery) -> Outcome<Vec<InstanceRecord>> {
     let workflow = query.workflow.as_str();
-    let before = query.before.map_or(i64::MAX, |key| key.0);
-    match query.status {
-        None => db.all(INSTANCE_PAGE, params![workflow, before, query.limit], decode),
-        Some(status) => db.all(
-            INSTANCE_PAGE_BY_STATUS,
-            params![workflow, before, query.limit, status.as_str()],
-            decode,
-        ),
+    let after = query.created_after.map_or(i64::MIN, Timestamp::as_millis);
+    let ListPlace { created_at, key } = query.below();
+    let (created_at, limit) = (created_at.as_millis(), query.limit);
+    match query.status.map(InstanceStatus::as_str) {
+        None => {
+            let params = params![workflow, after, created_at, key.0, limit];
+            db.all(INSTANCE_PAGE, params, decode)
+        }
+        Some(status) => {
+            let params = params![workflow, after, created_at, key.0, limit, status];
+            db.all(INSTANCE_PAGE_BY_STATUS, params, decode)
+        }
     }
 }
 

@@ -24,9 +24,10 @@ CREATE TABLE piton_instance (
 ) STRICT;
 
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
--- Lists, newest first. Every index ends in the rowid, which is the key: these two are ordered by it.
-CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name);
-CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status);
+-- Lists, newest first. Every index ends in the rowid, which is the key: what was created in one millisecond is
+-- ordered by it.
+CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at);
+CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at);
 
 -- The one task of a live run: timer, retry and queue in one. A run that ended has none.
 CREATE TABLE piton_task (
@@ -50,6 +51,7 @@ CREATE TABLE piton_task (
 -- the middle of a pass writes (claims_without_progress) is in neither, either.
 CREATE INDEX piton_task_due ON piton_task (workflow_name, resuming, run_at) WHERE state = 'pending';
 CREATE INDEX piton_task_leased ON piton_task (workflow_name, lease_until) WHERE state = 'leased';
+CREATE INDEX piton_task_suspect ON piton_task (workflow_name, run_at) WHERE state = 'suspect';
 
 -- One durable step of a run. The key clusters the steps of a run, which is how replay reads them; and as no two
 -- rows can have one position, it is a second fence behind the epoch.

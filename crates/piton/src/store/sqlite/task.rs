@@ -63,6 +63,10 @@ pub(super) const TASK_EXPIRED: &str = "\
     WHERE workflow_name = ?1 AND state = 'leased' AND lease_until <= ?2
     ORDER BY lease_until, instance_key LIMIT ?3";
 
+pub(super) const TASK_SUSPECT: &str = "\
+    SELECT run_at, instance_key FROM piton_task INDEXED BY piton_task_suspect
+    WHERE workflow_name = ?1 AND state = 'suspect' ORDER BY run_at, instance_key LIMIT 1";
+
 pub(super) const TASK_NEXT_PENDING: &str = "\
     SELECT run_at FROM piton_task INDEXED BY piton_task_due
     WHERE workflow_name = ?1 AND resuming = ?2 AND state = 'pending' ORDER BY run_at LIMIT 1";
@@ -270,6 +274,19 @@ pub(super) fn expired(
     db.all(TASK_EXPIRED, params, |row| candidate(row, index))
 }
 
+/// The oldest suspect of these workflows.
+pub(super) fn suspect(
+    db: &mut Statements<'_>,
+    workflows: &[WorkflowName],
+) -> Outcome<Option<Candidate>> {
+    let mut oldest = None;
+    for (index, workflow) in workflows.iter().enumerate() {
+        let found = db.one(TASK_SUSPECT, [workflow.as_str()], |row| candidate(row, index))?;
+        oldest = [oldest, found].into_iter().flatten().min();
+    }
+    Ok(oldest)
+}
+
 fn candidate(row: &Row<'_>, workflow: usize) -> Outcome<Candidate> {
     Ok(Candidate {
         run_at: Timestamp::from_millis(row.get(0)?),
@@ -278,8 +295,17 @@ fn candidate(row: &Row<'_>, workflow: usize) -> Outcome<Candidate> {
     })
 }
 
-/// When the earliest task of these workflows can be claimed.
+/// When the earliest task of these workflows can be claimed, suspects included.
 pub(super) fn next_due_at(
+    db: &mut Statements<'_>,
+    workflows: &[WorkflowName],
+) -> Outcome<Option<Timestamp>> {
+    let suspect = suspect(db, workflows)?.map(|candidate| candidate.run_at);
+    Ok([next_claimable_at(db, workflows)?, suspect].into_iter().flatten().min())
+}
+
+/// When the earliest task of these workflows that is no suspect can be claimed.
+pub(super) fn next_claimable_at(
     db: &mut Statements<'_>,
     workflows: &[WorkflowName],
 ) -> Outcome<Option<Timestamp>> {

@@ -20,8 +20,8 @@ CREATE TABLE piton_instance (
 ) WITH (fillfactor = 85);
 
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
-CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, key);
-CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, key);
+CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at, key);
+CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at, key);
 
 CREATE TABLE piton_task (
     instance_key            BIGINT PRIMARY KEY,
@@ -50,6 +50,8 @@ CREATE INDEX piton_task_new ON piton_task (workflow_name, run_at, instance_key)
     WHERE state = 'pending' AND kind = 'run';
 CREATE INDEX piton_task_leased ON piton_task (workflow_name, lease_until, instance_key)
     WHERE state = 'leased';
+CREATE INDEX piton_task_suspect ON piton_task (workflow_name, run_at, instance_key)
+    WHERE state = 'suspect';
 
 CREATE TABLE piton_step (
     instance_key  BIGINT NOT NULL,

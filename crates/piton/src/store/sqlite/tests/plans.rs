@@ -71,6 +71,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         (task::TASK_DUE, "INDEX piton_task_due"),
         (task::TASK_NEXT_PENDING, "INDEX piton_task_due"),
         (task::TASK_EXPIRED, "INDEX piton_task_leased"),
+        (task::TASK_SUSPECT, "INDEX piton_task_suspect"),
         (task::TASK_NEXT_EXPIRY, "COVERING INDEX piton_task_leased"),
         (task::TASK_LEASED, "INDEX piton_task_leased"),
         (step::STEP_WAITS_FOR, "INDEX piton_step_waiting"),

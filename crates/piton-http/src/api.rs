@@ -1,0 +1,245 @@
+//! The router: which route is served by whom, behind which guard.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::middleware::from_fn_with_state;
+use axum::routing::MethodRouter;
+use piton::runtime::{Ids, Runtime};
+use piton::{Engine, IntoSpan, Span};
+use tokio::sync::Semaphore;
+
+use crate::auth::{Permission, Policies, Policy};
+use crate::guard::{Route, guard};
+use crate::host::Hosts;
+use crate::{openapi, routes};
+
+/// What every handler shares.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) ids: Ids,
+    pub(crate) policies: Policies,
+    pub(crate) hosts: Hosts,
+    pub(crate) tick_enabled: bool,
+    pub(crate) request_time_max: Span,
+    pub(crate) wait_max: Span,
+    pub(crate) in_flight: Arc<Semaphore>,
+    pub(crate) waiting: Arc<Semaphore>,
+}
+
+/// The HTTP API of an engine, on its way to becoming an [`axum::Router`].
+///
+/// Without a policy it answers nobody: set one with [`authorize`](Self::authorize) or for each permission, or say
+/// [`open_to_everyone`](Self::open_to_everyone).
+///
+/// ```
+/// use piton::prelude::*;
+/// use piton_http::{Api, BearerTokens, Permission};
+///
+/// # async fn greet(name: Event<String>, _: &Step) -> Result<String> { Ok(format!("Hello, {}!", *name)) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> anyhow::Result<()> {
+/// let engine = Engine::builder("memory:").register(workflow("greet", greet)).start().await?;
+/// let tokens = BearerTokens::new().token("a long secret", Permission::ALL);
+/// let app: axum::Router = axum::Router::new()
+///     .nest("/api/workflows", Api::new(engine.clone()).authorize(tokens).router())
+///     .merge(piton_http::health(engine));
+/// # let _ = app;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "an API answers nobody until its router is served"]
+pub struct Api {
+    engine: Engine,
+    policies: Policies,
+    hosts: Hosts,
+    tick_enabled: bool,
+    request_time_max: Span,
+    wait_max: Span,
+    in_flight_max: usize,
+    waiting_max: usize,
+}
+
+impl Api {
+    /// The API of this engine, for nobody yet.
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            policies: Policies::default(),
+            hosts: Hosts::Names(Vec::new()),
+            tick_enabled: false,
+            request_time_max: Span::literal("30 seconds"),
+            wait_max: Span::literal("60 seconds"),
+            in_flight_max: 1024,
+            waiting_max: 1024,
+        }
+    }
+
+    /// Asks this policy about every request, also about those for routes that do not exist.
+    pub fn authorize(mut self, policy: impl Policy) -> Self {
+        self.policies.set_every(Arc::new(policy));
+        self
+    }
+
+    /// Asks this policy about the creation of instances.
+    pub fn authorize_create(self, policy: impl Policy) -> Self {
+        self.authorize_one(Permission::Create, policy)
+    }
+
+    /// Asks this policy about reading: workflows, instances, results, histories and logs.
+    pub fn authorize_read(self, policy: impl Policy) -> Self {
+        self.authorize_one(Permission::Read, policy)
+    }
+
+    /// Asks this policy about pausing, resuming, terminating and restarting.
+    pub fn authorize_manage(self, policy: impl Policy) -> Self {
+        self.authorize_one(Permission::Manage, policy)
+    }
+
+    /// Asks this policy about sending events.
+    pub fn authorize_events(self, policy: impl Policy) -> Self {
+        self.authorize_one(Permission::Events, policy)
+    }
+
+    /// Asks this policy about ticks.
+    pub fn authorize_tick(self, policy: impl Policy) -> Self {
+        self.authorize_one(Permission::Tick, policy)
+    }
+
+    fn authorize_one(mut self, permission: Permission, policy: impl Policy) -> Self {
+        self.policies.set(permission, Arc::new(policy));
+        self
+    }
+
+    /// Lets everyone do everything who can reach the server. For a server that only its own machine can reach.
+    pub fn open_to_everyone(mut self) -> Self {
+        self.policies = Policies::open();
+        self
+    }
+
+    /// Answers requests under these host names, too. Addresses and `localhost` are always answered.
+    pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        if let Hosts::Names(known) = &mut self.hosts {
+            known.extend(names.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// Answers requests under any host name: for a server behind a proxy that checks it.
+    pub fn allow_any_host(mut self) -> Self {
+        self.hosts = Hosts::Any;
+        self
+    }
+
+    /// Switches the tick route on. Off by default.
+    pub fn enable_tick(mut self) -> Self {
+        self.tick_enabled = true;
+        self
+    }
+
+    /// How long a request may take. Default 30 seconds.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a duration.
+    pub fn request_time_max(mut self, time: impl IntoSpan) -> piton::Result<Self> {
+        self.request_time_max = time.into_span()?;
+        Ok(self)
+    }
+
+    /// The longest `wait` that a caller may ask for. Default 60 seconds.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a duration.
+    pub fn wait_max(mut self, time: impl IntoSpan) -> piton::Result<Self> {
+        self.wait_max = time.into_span()?;
+        Ok(self)
+    }
+
+    /// How many requests are worked on at the same time; further ones are sent away with 503. Default 1024.
+    pub fn in_flight_max(mut self, requests: usize) -> Self {
+        self.in_flight_max = requests;
+        self
+    }
+
+    /// How many requests may wait for results at the same time. Default 1024.
+    pub fn waiting_max(mut self, requests: usize) -> Self {
+        self.waiting_max = requests;
+        self
+    }
+
+    /// The router, to be nested where the host likes: `…/api/workflows`.
+    pub fn router(self) -> Router {
+        let runtime = self.engine.runtime();
+        let core = Arc::new(Core {
+            ids: Ids::new(Arc::clone(&runtime)),
+            runtime,
+            engine: self.engine,
+            policies: self.policies,
+            hosts: self.hosts,
+            tick_enabled: self.tick_enabled,
+            request_time_max: self.request_time_max,
+            wait_max: self.wait_max,
+            in_flight: Arc::new(Semaphore::new(self.in_flight_max)),
+            waiting: Arc::new(Semaphore::new(self.waiting_max)),
+        });
+        routes(&core)
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+fn routes(core: &Arc<Core>) -> Router {
+    use Permission::{Create, Events, Manage, Read, Tick};
+    const fn route(path: &'static str, get: Option<Permission>, post: Option<Permission>) -> Route {
+        Route { path, get, post, waits: false }
+    }
+    let reads = |path| route(path, Some(Read), None);
+    let does = |path, permission| route(path, None, Some(permission));
+    let only = || MethodRouter::new().fallback(routes::method_not_allowed);
+    let table: [(Route, MethodRouter<Arc<Core>>); 12] = [
+        (reads("/"), only().get(routes::list_workflows)),
+        (reads("/openapi.json"), only().get(openapi::serve)),
+        (
+            route("/{workflow}/instances", Some(Read), Some(Create)),
+            only().get(routes::list_instances).post(routes::create_instance),
+        ),
+        // `batch` is an id like any other for those who read; only `POST` gives it a meaning.
+        (
+            route("/{workflow}/instances/{instance}", Some(Read), Some(Create)),
+            MethodRouter::new()
+                .fallback(routes::instance_method_not_allowed)
+                .get(routes::get_instance)
+                .post(routes::create_batch),
+        ),
+        (
+            Route { waits: true, ..reads("/{workflow}/instances/{instance}/result") },
+            only().get(routes::get_result),
+        ),
+        (reads("/{workflow}/instances/{instance}/history"), only().get(routes::get_history)),
+        (does("/{workflow}/instances/{instance}/events", Events), only().post(routes::send_event)),
+        (does("/{workflow}/instances/{instance}/pause", Manage), only().post(routes::pause)),
+        (does("/{workflow}/instances/{instance}/resume", Manage), only().post(routes::resume)),
+        (
+            does("/{workflow}/instances/{instance}/terminate", Manage),
+            only().post(routes::terminate),
+        ),
+        (does("/{workflow}/instances/{instance}/restart", Manage), only().post(routes::restart)),
+        (does("/_runner/tick", Tick), only().post(routes::tick)),
+    ];
+    let guarded = |route| from_fn_with_state((Arc::clone(core), route), guard);
+    let mut router = Router::new();
+    for (route, methods) in table {
+        router = router.route(route.path, methods.layer(guarded(route)));
+    }
+    let nowhere = route("", None, None);
+    router.fallback(routes::route_not_found.layer(guarded(nowhere))).with_state(Arc::clone(core))
+}

@@ -1,0 +1,179 @@
+//! What every request passes before its handler: the request id, the host check, the policies, the bounds on requests
+//! and time, and what becomes of a panic.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use piton::Span;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::Instrument;
+
+use crate::api::Core;
+use crate::auth::{AuthRequest, Permission};
+use crate::error::{ApiError, Cause};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A longer request id than this is not taken over from the caller.
+const REQUEST_ID_BYTES_MAX: usize = 64;
+
+/// A route of the API, as the guard sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    /// Below the mount point; empty if there is no such route.
+    pub(crate) path: &'static str,
+    /// What `GET` asks for.
+    pub(crate) get: Option<Permission>,
+    /// What `POST` asks for.
+    pub(crate) post: Option<Permission>,
+    /// Whether its requests may wait for something to happen.
+    pub(crate) waits: bool,
+}
+
+impl Route {
+    fn permission(&self, method: &Method) -> Option<Permission> {
+        match *method {
+            Method::GET | Method::HEAD => self.get,
+            Method::POST => self.post,
+            _ => None,
+        }
+    }
+}
+
+/// The guard of one route; wraps its handlers.
+pub(crate) async fn guard(
+    State((core, route)): State<(Arc<Core>, Route)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let id = request_id(&core, request.headers());
+    let method = request.method();
+    let span = tracing::info_span!("request", %method, route = route.path, id = ?id, status = tracing::field::Empty);
+    let answered = answer(&core, route, request, next).instrument(span.clone()).await;
+    let mut response = answered.unwrap_or_else(|response| response);
+    span.record("status", response.status().as_u16());
+    if let Some(Cause(cause)) = response.extensions_mut().remove() {
+        span.in_scope(|| tracing::error!(cause, "a request failed"));
+        if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+            response = ApiError::broken(id.to_str().unwrap_or_default()).into_response();
+        }
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// `Err` is an answer as well: that of whoever stopped the request on its way.
+async fn answer(
+    core: &Core,
+    route: Route,
+    request: Request,
+    next: Next,
+) -> Result<Response, Response> {
+    let _room = room(core, route).map_err(IntoResponse::into_response)?;
+    let (mut parts, body) = request.into_parts();
+    core.hosts.check(&parts).map_err(IntoResponse::into_response)?;
+    if !core.policies.is_open() {
+        let about = about(route, &mut parts).await;
+        core.policies.check(about).await?;
+    }
+    check_content_type(&parts).map_err(IntoResponse::into_response)?;
+
+    let work = next.run(Request::from_parts(parts, body));
+    let work = AssertUnwindSafe(work).catch_unwind();
+    let extra = if route.waits { core.wait_max } else { Span::ZERO };
+    let time = Span::from_millis(core.request_time_max.as_millis() + extra.as_millis());
+    tokio::select! {
+        biased;
+        done = work => done.map_err(|panic| {
+            ApiError::internal(format!("a handler panicked: {}", panic_message(&*panic))).into_response()
+        }),
+        () = core.runtime.sleep(time) => {
+            let message = "the request took too long; whether it was carried out is not known";
+            Err(ApiError::overloaded(message).into_response())
+        }
+    }
+}
+
+/// Room for one more request. Those that wait have a bound of their own, so that they never keep others out.
+fn room(core: &Core, route: Route) -> Result<OwnedSemaphorePermit, ApiError> {
+    let places = if route.waits { &core.waiting } else { &core.in_flight };
+    let room = Semaphore::try_acquire_owned(Arc::clone(places));
+    room.map_err(|_| ApiError::overloaded("too many requests at the same time; try again"))
+}
+
+async fn about(route: Route, parts: &mut Parts) -> AuthRequest {
+    let path = RawPathParams::from_request_parts(parts, &()).await.ok();
+    let named = |wanted: &str| {
+        let mut params = path.iter().flatten();
+        params.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+    };
+    AuthRequest {
+        method: parts.method.clone(),
+        route: route.path,
+        permission: route.permission(&parts.method),
+        workflow: named("workflow"),
+        instance: named("instance"),
+        headers: parts.headers.clone(),
+    }
+}
+
+/// What changes something must be JSON. A web page of somebody else's cannot send that without asking first, and
+/// nobody answers such questions here.
+///
+/// A call without a body may leave the header out, unless it comes from a browser: those say where they come from.
+fn check_content_type(parts: &Parts) -> Result<(), ApiError> {
+    if parts.method != Method::POST {
+        return Ok(());
+    }
+    let headers = &parts.headers;
+    match headers.get(header::CONTENT_TYPE) {
+        Some(value) if is_json(value) => Ok(()),
+        None if !has_body(headers) && !from_browser(headers) => Ok(()),
+        Some(_) | None => Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+            "send JSON, with `Content-Type: application/json`",
+        )),
+    }
+}
+
+fn is_json(value: &HeaderValue) -> bool {
+    let text = value.to_str().unwrap_or_default();
+    let media_type = text.split_once(';').map_or(text, |(media_type, _)| media_type);
+    media_type.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH);
+    headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
+}
+
+fn from_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site")
+}
+
+/// The caller's own id for the request if it is harmless, otherwise a new one.
+fn request_id(core: &Core, headers: &HeaderMap) -> HeaderValue {
+    let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    let taken_over = headers.get(REQUEST_ID).filter(|value| {
+        let bytes = value.as_bytes();
+        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(harmless)
+    });
+    taken_over.cloned().unwrap_or_else(|| {
+        let id = core.ids.next("req");
+        HeaderValue::from_str(&id).expect("an id of ours is letters, digits and an underscore")
+    })
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    match panic.downcast_ref::<&str>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<String>().map_or("no message", String::as_str),
+    }
+}

@@ -1,0 +1,65 @@
+//! The OpenAPI document, made of the handlers and shapes themselves.
+
+use axum::Json;
+use axum::extract::OriginalUri;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+use crate::routes;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Piton",
+        description = "Durable workflows: create instances, look at them, send them events, steer them.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    modifiers(&Bearer),
+    security((), ("bearer" = [])),
+    tags(
+        (name = "workflows", description = "What can be created"),
+        (name = "instances", description = "Executions of workflows"),
+        (name = "runner", description = "Advancing due work from outside")
+    ),
+    components(schemas(routes::Order, routes::Level)),
+    paths(
+        routes::list_workflows,
+        routes::list_instances,
+        routes::create_instance,
+        routes::create_batch,
+        routes::get_instance,
+        routes::get_result,
+        routes::get_history,
+        routes::send_event,
+        routes::pause,
+        routes::resume,
+        routes::terminate,
+        routes::restart,
+        routes::tick
+    )
+)]
+struct Document;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
+    }
+}
+
+/// The OpenAPI 3.1 document of an API that is mounted at `mount`, such as `/api/workflows`.
+pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
+    let routes = Document::openapi();
+    let mut document = routes.clone();
+    document.paths = utoipa::openapi::Paths::new();
+    document.nest(mount, routes)
+}
+
+pub(crate) async fn serve(OriginalUri(uri): OriginalUri) -> Json<utoipa::openapi::OpenApi> {
+    // Whatever comes before the name of this route is where the host has mounted the API.
+    let mount = uri.path().strip_suffix("/openapi.json").unwrap_or_default();
+    Json(openapi(mount))
+}

@@ -1,0 +1,184 @@
+//! `piton-demo`: a server with a few workflows to try Piton with nothing but curl.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use axum::Router;
+use clap::Parser;
+use piton::{Engine, Span};
+use piton_http::{Api, BearerTokens, Permission, ServerLimits};
+use tokio::net::TcpListener;
+use tracing::level_filters::LevelFilter;
+
+use piton_demo::{Tools, Witness, register};
+
+/// A server with a few workflows, to try Piton with nothing but curl.
+///
+/// Everything is kept in one SQLite file: stop the server in the middle of anything, start it again, and it goes on.
+#[derive(Parser)]
+#[command(version, about, long_about)]
+struct Args {
+    /// Where to listen; port 0 takes any free one
+    #[arg(long, env = "PITON_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    listen: SocketAddr,
+    /// Where to keep everything: sqlite:FILE, postgres://… or memory:
+    #[arg(
+        long,
+        env = "PITON_DATABASE",
+        value_name = "URL",
+        default_value = "sqlite:piton-demo.db"
+    )]
+    database: String,
+    /// Answer only callers that send this token as `Authorization: Bearer TOKEN`
+    #[arg(long, env = "PITON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Answer everyone, on an address that others can reach
+    #[arg(long, env = "PITON_INSECURE_NO_AUTH")]
+    insecure_no_auth: bool,
+    /// Answer requests for this host name, too; addresses and localhost are always answered
+    #[arg(long, env = "PITON_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
+    /// Switch on POST /api/workflows/_runner/tick
+    #[arg(long, env = "PITON_ENABLE_TICK")]
+    enable_tick: bool,
+    /// Only answer requests, and leave the work to other processes or to ticks
+    #[arg(long, env = "PITON_NO_RUNNER")]
+    no_runner: bool,
+    /// How many runs to advance at the same time
+    #[arg(long, env = "PITON_CONCURRENCY", value_name = "RUNS")]
+    concurrency: Option<usize>,
+    /// How long a claim lasts without renewal, such as "30 seconds"
+    #[arg(long, env = "PITON_LEASE", value_name = "DURATION")]
+    lease: Option<String>,
+    /// How often to look for due work when nothing else tells of it
+    #[arg(long, env = "PITON_POLL_INTERVAL", value_name = "DURATION")]
+    poll_interval: Option<String>,
+    /// Append `instance run step attempt` to this file for each executed step body
+    #[arg(long, env = "PITON_WITNESS", value_name = "FILE")]
+    witness: Option<PathBuf>,
+    /// What to log to stderr: off, error, warn, info, debug or trace
+    #[arg(long, env = "PITON_LOG", value_name = "LEVEL", default_value = "info")]
+    log: LevelFilter,
+}
+
+/// Between the signal and the end of waits for results: others have that long to finish undisturbed.
+const GRACE: Span = Span::literal("500 ms");
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log).init();
+    ensure!(
+        args.listen.ip().is_loopback() || args.token.is_some() || args.insecure_no_auth,
+        "{} can be reached by others: set a token with --token, or say --insecure-no-auth",
+        args.listen
+    );
+    let engine = start_engine(&args).await?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    greet(&args, listener.local_addr()?);
+    serve(&args, engine, listener).await
+}
+
+async fn start_engine(args: &Args) -> Result<Engine> {
+    let witness = args.witness.as_deref().map(Witness::open).transpose()?;
+    let tools = Arc::new(Tools::new(witness)?);
+    let mut builder = register(Engine::builder(&args.database), &tools);
+    if let Some(runs) = args.concurrency {
+        builder = builder.concurrency(runs);
+    }
+    if let Some(lease) = &args.lease {
+        builder = builder.lease(lease);
+    }
+    if let Some(interval) = &args.poll_interval {
+        builder = builder.poll_interval(interval);
+    }
+    if args.no_runner {
+        builder = builder.no_runner();
+    }
+    let engine = builder.start().await;
+    // Not the whole URL: it may hold a password.
+    let scheme = args.database.split_once(':').map_or("", |(scheme, _)| scheme);
+    engine
+        .map_err(anyhow::Error::from)
+        .with_context(|| format!("cannot start on this {scheme} database"))
+}
+
+fn app(args: &Args, engine: &Engine) -> Router {
+    let api = Api::new(engine.clone()).allow_hosts(&args.allow_host);
+    let api = match &args.token {
+        Some(token) => api.authorize(BearerTokens::new().token(token, Permission::ALL)),
+        None => api.open_to_everyone(),
+    };
+    let api = if args.enable_tick { api.enable_tick() } else { api };
+    Router::new()
+        .nest("/api/workflows", api.router())
+        .merge(piton_http::health(engine.clone()))
+        .fallback(piton_http::not_found)
+}
+
+async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()> {
+    let (app, runtime) = (app(args, &engine), engine.runtime());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    let serving =
+        piton_http::serve(listener, app, ServerLimits::default(), Arc::clone(&runtime), shutdown);
+    let stopping = async {
+        stop_signal().await?;
+        tracing::info!("shutting down; press Ctrl-C again to stop at once");
+        let _ = stop.send(());
+        let politely = async {
+            runtime.sleep(GRACE).await;
+            engine.shutdown("10 seconds").await
+        };
+        tokio::select! {
+            done = politely => Ok(done?),
+            again = stop_signal() => again.and_then(|()| anyhow::bail!("stopped at once; nothing that was answered is lost")),
+        }
+    };
+    let (served, stopped) = tokio::join!(serving, stopping);
+    served.context("cannot serve")?;
+    stopped
+}
+
+/// Ends at the next Ctrl-C or SIGTERM.
+async fn stop_signal() -> Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+        tokio::select! {
+            pressed = tokio::signal::ctrl_c() => pressed.context("cannot wait for Ctrl-C")?,
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
+    Ok(())
+}
+
+/// Says where the server is, and what to type next.
+fn greet(args: &Args, address: SocketAddr) {
+    let base = format!("http://{address}/api/workflows");
+    let token = match &args.token {
+        Some(_) => " -H \"Authorization: Bearer $PITON_TOKEN\"",
+        None => "",
+    };
+    let json = "-H 'Content-Type: application/json'";
+    println!("listening on http://{address}");
+    println!();
+    println!("Order something, approve it, and see what came of it:");
+    println!();
+    println!(
+        "  curl{token} {json} {base}/order/instances \\\n    -d '{{\"id\":\"order-1\",\"params\":{{\"item\":\"rope\",\"cents\":4200}}}}'"
+    );
+    println!(
+        "  curl{token} {json} {base}/order/instances/order-1/events \\\n    -d '{{\"type\":\"approved\",\"payload\":{{\"by\":\"Ada\"}}}}'"
+    );
+    println!("  curl{token} '{base}/order/instances/order-1/result?wait=30s'");
+}
