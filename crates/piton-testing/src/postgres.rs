@@ -34,9 +34,14 @@ impl Scratch {
     /// A schema on the server that the environment names; `None` if it names none.
     pub fn new() -> Option<Self> {
         let url = is_available().then(|| std::env::var(URL).ok()).flatten()?;
+        Some(Self::on(url))
+    }
+
+    /// A schema on this server.
+    pub fn on(url: impl Into<String>) -> Self {
         let unique = RandomState::new().build_hasher().finish();
         let schema = format!("piton_test_{}_{unique:x}", std::process::id());
-        Some(Self { url, schema })
+        Self { url: url.into(), schema }
     }
 
     /// How to open a store in it, by the database's clock.

@@ -13,6 +13,7 @@ use piton::sqlx::{self, AssertSqlSafe, Executor, PgConnection, Row};
 use piton::store::{PostgresOptions, PostgresStore, Store};
 use piton::{EngineBuilder, InstanceStatus};
 use piton_testing::postgres::Scratch;
+use private_postgres::Stop;
 
 use crate::proxy::Proxy;
 
@@ -64,9 +65,12 @@ async fn the_migrations_lead_to_the_schema_that_people_read() -> Result<()> {
 #[tokio::test]
 async fn ten_processes_that_start_at_once_migrate_once() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let opening = (0..10).map(|_| tokio::spawn(open(scratch.options().connections(1))));
-    for opened in opening.collect::<Vec<_>>() {
-        opened.await??;
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        opening.spawn(open(scratch.options().connections(1)));
+    }
+    while let Some(opened) = opening.join_next().await {
+        opened??;
     }
     let mut conn = scratch.connect().await?;
     let rows = sqlx::query("SELECT version FROM piton_schema").fetch_all(&mut conn).await?;
@@ -268,11 +272,29 @@ async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Res
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let Some(proxy) = Proxy::before(scratch.url()).await? else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
     let options = PostgresOptions::new(proxy.url()).schema(scratch.schema());
     survive(options, &scratch, async |n| {
         // What was asked reaches the server; the answer does not come back.
         proxy.swallow_answers(1 + n % 3);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Result<()> {
+    if !piton_testing::postgres::is_available() || private_postgres::Programs::find().is_none() {
+        return Ok(());
+    }
+    // One of its own: the others would not like it to be restarted.
+    let server = private_postgres::Server::start(private_postgres::Place::Memory);
+    let mut server = server.expect("a server can be started");
+    let scratch = Scratch::on(server.url());
+    survive(scratch.options(), &scratch, async |n| {
+        let how = if n % 20 == 5 { Stop::Immediate } else { Stop::Fast };
+        server.stop(how).expect("stopped");
+        server.launch().expect("started again");
         Ok(())
     })
     .await

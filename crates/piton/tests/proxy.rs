@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use piton::sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// Bytes that are passed on at once.
 const CHUNK: usize = 64 * 1024;
@@ -15,12 +15,13 @@ const CHUNK: usize = 64 * 1024;
 pub(crate) struct Proxy {
     url: String,
     swallow: Arc<AtomicU32>,
-    accepting: JoinHandle<()>,
+    /// Aborted with this.
+    _accepting: JoinSet<()>,
 }
 
 impl Proxy {
     /// Stands before the server of a URL.
-    pub(crate) async fn before(url: &str) -> piton::Result<Option<Self>> {
+    pub(crate) async fn before(url: &str) -> piton::Result<Self> {
         let server: PgConnectOptions = url.parse()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -32,15 +33,17 @@ impl Proxy {
         );
         let swallow = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&swallow);
-        let accepting = tokio::spawn(async move {
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut serving = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let (server, counter) = (server.clone(), Arc::clone(&counter));
-                tokio::spawn(async move {
+                serving.spawn(async move {
                     let _ = serve(client, &server, &counter).await;
                 });
             }
         });
-        Ok(Some(Self { url, swallow, accepting }))
+        Ok(Self { url, swallow, _accepting: accepting })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -50,12 +53,6 @@ impl Proxy {
     /// The next `count` answers of the server are thrown away, and their connections with them.
     pub(crate) fn swallow_answers(&self, count: u32) {
         self.swallow.store(count, Ordering::SeqCst);
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 
