@@ -165,7 +165,7 @@ async fn a_shutdown_hands_its_runs_to_the_others_at_once() -> Result<()> {
                     if starts.fetch_add(1, Ordering::SeqCst) == 0 {
                         std::future::pending::<()>().await;
                     }
-                    Ok(7)
+                    Ok(7_u32)
                 })
                 .await
             })
