@@ -76,7 +76,7 @@ impl Workload {
             | Workload::Throughput64
             | Workload::Latency
             | Workload::EventToStep => true,
-            Workload::Sleepers | Workload::AtRest => false,
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => false,
         }
     }
 
@@ -91,7 +91,7 @@ impl Workload {
             Workload::Throughput64 => postgres::throughput(bench, server, self.name(), 64).await,
             Workload::Latency => postgres::latency(bench, server, self.name()).await,
             Workload::EventToStep => postgres::event(bench, server, self.name()).await,
-            Workload::Sleepers | Workload::AtRest => {
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => {
                 anyhow::bail!("{} is not measured on PostgreSQL", self.name())
             }
         }

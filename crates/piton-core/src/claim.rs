@@ -1,5 +1,6 @@
 //! Which task runs next, and which instance is taken out of circulation.
 
+use crate::planted::{Bug, planted};
 use crate::record::{RecordedError, Task};
 use crate::{InstanceStatus, Span, TaskState, Timestamp};
 
@@ -92,7 +93,7 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
     Claim::Lease(Task {
         state: TaskState::Leased,
         lease_until: Some(now.plus(rules.lease)),
-        epoch: task.epoch + 1,
+        epoch: task.epoch + u64::from(!planted(Bug::ClaimKeepsEpoch)),
         claims_without_progress: task.claims_without_progress + 1,
         ..*task
     })
@@ -114,7 +115,8 @@ pub struct Due {
 /// while there is capacity. A claim too small to be shared goes to whoever has waited longer, so that
 /// neither can starve the other.
 pub fn share(wanted: usize, resuming: Due, new: Due) -> (usize, usize) {
-    let starving = new.count > 0 && new.oldest_waited >= NEW_WORK_WAIT_MAX;
+    let starving =
+        !planted(Bug::NewWorkStarves) && new.count > 0 && new.oldest_waited >= NEW_WORK_WAIT_MAX;
     let too_small = wanted < NEW_WORK_SHARE && resuming.count > 0;
     let reserved = match starving {
         true if too_small => usize::from(new.oldest_waited > resuming.oldest_waited).min(wanted),
@@ -245,5 +247,12 @@ mod tests {
         ] {
             assert_eq!(share(wanted, resuming, new), expected, "{wanted} {resuming:?} {new:?}");
         }
+    }
+
+    #[test]
+    fn work_that_does_not_exist_takes_nobodys_share() {
+        let resuming = Due { count: 1, oldest_waited: Span::from_millis(1) };
+        let none = Due { count: 0, oldest_waited: Span::from_millis(10_000) };
+        assert_eq!(share(1, resuming, none), (1, 0));
     }
 }

@@ -51,7 +51,7 @@ pub struct AuthRequest {
     pub method: Method,
     /// The route below the mount point, such as `/{workflow}/instances`; empty if there is no such route.
     pub route: &'static str,
-    /// What it asks for; `None` if there is no such route.
+    /// What it asks for; `None` if there is no such route or method.
     pub permission: Option<Permission>,
     /// The workflow in the path, as the caller wrote it.
     pub workflow: Option<String>,

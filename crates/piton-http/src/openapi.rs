@@ -1,10 +1,13 @@
 //! The OpenAPI document, made of the handlers and shapes themselves.
 
+use std::sync::Arc;
+
 use axum::Json;
-use axum::extract::OriginalUri;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::api::Core;
+use crate::call::Call;
 use crate::routes;
 
 #[derive(OpenApi)]
@@ -58,8 +61,8 @@ pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
     document.nest(mount, routes)
 }
 
-pub(crate) async fn serve(OriginalUri(uri): OriginalUri) -> Json<utoipa::openapi::OpenApi> {
+pub(crate) async fn serve(_: Arc<Core>, call: Call) -> Json<utoipa::openapi::OpenApi> {
     // Whatever comes before the name of this route is where the host has mounted the API.
-    let mount = uri.path().strip_suffix("/openapi.json").unwrap_or_default();
+    let mount = call.path().strip_suffix("/openapi.json").unwrap_or_default();
     Json(openapi(mount))
 }

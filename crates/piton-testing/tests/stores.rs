@@ -23,10 +23,31 @@ async fn open_memory() -> Stage {
 store_conformance!(memory, open_memory);
 
 async fn open_sqlite() -> Stage {
+    let (stage, directory) = new_sqlite();
+    stage.keeping(Audited(directory))
+}
+
+/// For the differential test, which writes rows that no run would.
+async fn open_sqlite_unaudited() -> Stage {
+    let (stage, directory) = new_sqlite();
+    stage.keeping(directory)
+}
+
+fn new_sqlite() -> (Stage, TempDir) {
     let directory = scratch_directory();
     let clock = VirtualRuntime::new(1);
     let store = SqliteStore::open(&directory.path().join("test.db"), clock.clone());
-    Stage::new(store.expect("opened"), clock).keeping(directory)
+    (Stage::new(store.expect("opened"), clock), directory)
+}
+
+/// A directory whose database is audited when the case is over and its store is closed.
+struct Audited(TempDir);
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        let report = piton_audit::audit(&self.0.path().join("test.db")).expect("audited");
+        assert!(report.is_clean() || std::thread::panicking(), "{report}");
+    }
 }
 
 /// In memory where there is such a place: these tests are about answers, and wait for thousands of fsyncs otherwise.
@@ -53,7 +74,7 @@ const SEEDS: Range<u64> = 0..300;
 
 #[test]
 fn sqlite_answers_like_memory() {
-    differential::assert_alike(SEEDS, open_memory, open_sqlite);
+    differential::assert_alike(SEEDS, open_memory, open_sqlite_unaudited);
 }
 
 /// Each seed has a schema of its own, which takes most of the time.

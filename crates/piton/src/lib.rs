@@ -38,6 +38,7 @@ mod codec;
 mod engine;
 mod error;
 mod event;
+pub mod intercept;
 mod pass;
 mod runner;
 pub mod runtime;
@@ -47,8 +48,8 @@ mod trace;
 mod workflow;
 
 pub use client::{
-    BatchItem, Create, CurrentStep, Cursor, History, HistoryQuery, Instance, InstanceHandle, List,
-    Page, SendEvent, WorkflowHandle,
+    BatchItem, Create, CurrentStep, Cursor, Export, ExportedEvent, ExportedStep, History,
+    HistoryQuery, Instance, InstanceHandle, List, Page, RunExport, SendEvent, WorkflowHandle,
 };
 pub use engine::{Engine, EngineBuilder, Tick};
 pub use error::{Error, ErrorKind, Result, non_retryable};

@@ -4,9 +4,9 @@
 
 use piton::prelude::*;
 use piton::{Cursor, HistoryQuery, InstanceHandle, InstanceStatus, LogLevel, Page, Registration};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 
-use crate::support2::{flow, on_every_store};
+use crate::support::flow;
 
 on_every_store!(
     history_forwards_loses_and_repeats_nothing_while_rows_are_added,

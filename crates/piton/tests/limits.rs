@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use piton::prelude::*;
 use piton::{BatchItem, EngineBuilder, IntoSpan, Registration, Span, StepStatus};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support2::{Trail, ended, flow, on_every_store, steps_of, system_lines};
+use crate::support::{Trail, ended, flow, steps_of, system_lines};
 
 on_every_store!(
     workflow_names_are_checked_where_they_are_registered_and_looked_up,

@@ -4,13 +4,12 @@
 
 use piton::prelude::*;
 use piton::{EngineBuilder, InstanceHandle, LogLevel, LogLine};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 use serde_json::{Value, json};
 use tracing_subscriber::prelude::*;
 
-use crate::support2::{
-    Gate, ended, eventually, flow, log_lines, on_every_store, steps_of, system_lines,
-    tick_until_arrived,
+use crate::support::{
+    Gate, ended, eventually, flow, log_lines, steps_of, system_lines, tick_until_arrived,
 };
 
 on_every_store!(

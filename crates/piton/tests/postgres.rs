@@ -157,7 +157,7 @@ async fn a_shutdown_hands_its_runs_to_the_others_at_once() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let starts = Arc::new(AtomicU32::new(0));
     let long = |starts: Arc<AtomicU32>| {
-        crate::support2::flow("long", &starts, |starts, _: Event<()>, step| {
+        crate::support::flow("long", &starts, |starts, _: Event<()>, step| {
             Box::pin(async move {
                 step.run("quick", async { Ok(()) }).await?;
                 step.run("long", async {
@@ -306,7 +306,7 @@ async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Res
 async fn user_sql_is_committed_with_its_step_exactly_once() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let table = format!("{}.visit", scratch.schema());
-    let visits = crate::support2::flow("visit", &table, |table, event: Event<u32>, step| {
+    let visits = crate::support::flow("visit", &table, |table, event: Event<u32>, step| {
         Box::pin(async move {
             let (n, table) = (i64::from(*event), &table);
             step.run_with("record", |cx| async move {
@@ -354,7 +354,7 @@ async fn user_sql_is_committed_with_its_step_exactly_once() -> Result<()> {
 #[tokio::test]
 async fn user_sql_that_fails_in_any_way_fails_its_step_alone() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let bad = crate::support2::flow("bad", &(), |(), how: Event<String>, step| {
+    let bad = crate::support::flow("bad", &(), |(), how: Event<String>, step| {
         Box::pin(async move {
             let how = how.as_str();
             step.run_with("try", |cx| async move {

@@ -8,11 +8,11 @@ use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::store::SqliteStore;
 use piton::{EngineBuilder, InstanceStatus, Registration, Span};
-use piton_testing::{Harness, StoreKind, VirtualRuntime};
+use piton_testing::{Access, Harness, NextCommit, StoreKind, VirtualRuntime, on_every_store};
 
-use crate::support2::{
-    Access, Gate, NextCommit, Trail, another_engine, ended, engine_on, eventually, flow,
-    on_every_store, steps_of, system_lines, tick_until_arrived, until_status, until_told,
+use crate::support::{
+    Gate, Trail, another_engine, ended, engine_on, eventually, flow, steps_of, system_lines,
+    tick_until_arrived, until_status, until_told,
 };
 
 on_every_store!(
@@ -125,7 +125,7 @@ async fn twenty_concurrent_ticks_double_nothing_and_strand_nobody(kind: StoreKin
     let ticks: Vec<_> =
         (0..20).map(|n| (if n % 2 == 0 { harness.engine() } else { &other }, 5)).collect();
     assert_eq!(race(&harness, &trail, 50, &ticks).await?, 50);
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     Ok(())
 }
 
@@ -144,10 +144,10 @@ async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_o
     access.holds_a_write().await;
 
     harness.advance(29_999);
-    assert_eq!(harness.run_until_idle().await?, 0, "the lease still runs");
+    assert_eq!(harness.run_until_idle().await?.processed, 0, "the lease still runs");
     harness.advance(1);
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 1, "taken over");
+    assert_eq!(harness.run_until_idle().await?.processed, 1, "taken over");
     assert_eq!(instance.status().await?, InstanceStatus::Waiting);
     let before = steps_of(&instance, None).await?;
 
@@ -278,7 +278,7 @@ async fn a_body_longer_than_the_lease_keeps_its_lease(kind: StoreKind) -> Result
     for renewals in 1..=9 {
         harness.advance("10 seconds");
         access.renewed(renewals).await;
-        assert_eq!(harness.run_until_idle().await?, 0, "after {renewals} renewals");
+        assert_eq!(harness.run_until_idle().await?.processed, 0, "after {renewals} renewals");
     }
     gate.open();
     tick.await?;
@@ -411,7 +411,7 @@ async fn a_shutdown_stops_claiming_and_lets_bodies_be_recorded(kind: StoreKind) 
 
     // No time has passed: what it held is free for others at once.
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 2);
+    assert_eq!(harness.run_until_idle().await?.processed, 2);
     ended(&running).await?;
     ended(&late).await?;
     assert_eq!((gate.arrivals(), trail.seen().len()), (2, 2));
@@ -435,7 +435,11 @@ async fn a_shutdown_hands_back_what_does_not_end_in_time(kind: StoreKind) -> Res
     let (stopped, ()) = join!(leaving.shutdown("5 seconds"), time_passes);
     stopped?;
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 1, "at once, without waiting for the lease");
+    assert_eq!(
+        harness.run_until_idle().await?.processed,
+        1,
+        "at once, without waiting for the lease"
+    );
     ended(&instance).await?;
     assert_eq!((gate.arrivals(), trail.seen().len()), (2, 1));
     let told = system_lines(&instance, None).await?;
@@ -577,7 +581,7 @@ async fn an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted(
     for _ in 0..3 {
         die_in_the_body(&harness, &gate, gated(&gate, "deadly")).await?;
     }
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     let state = instance.describe().await?;
     assert_eq!((state.status, state.completed_at), (InstanceStatus::Errored, Some(harness.now())));
     let error = ended(&instance).await.unwrap_err();

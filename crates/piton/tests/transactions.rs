@@ -8,12 +8,9 @@ use piton::prelude::*;
 use piton::rusqlite::Connection;
 use piton::store::SqliteStore;
 use piton::{EngineBuilder, InstanceStatus, Registration, StepRecord, StepStatus};
-use piton_testing::{Harness, StoreKind, VirtualRuntime};
+use piton_testing::{Access, Harness, StoreKind, VirtualRuntime, on_every_store};
 
-use crate::support2::{
-    Access, Gate, Trail, buffered, ended, engine_on, flow, on_every_store, steps_of,
-    tick_until_arrived,
-};
+use crate::support::{Gate, Trail, buffered, ended, engine_on, flow, steps_of, tick_until_arrived};
 
 on_every_store!(
     an_instance_created_by_a_step_exists_once_its_step_is_recorded,
@@ -60,7 +57,7 @@ async fn is_there(harness: &Harness, id: &str) -> Result<bool> {
     }
 }
 
-// ---- every store: create and send_event ----
+// ---- both stores: create and send_event ----
 
 async fn an_instance_created_by_a_step_exists_once_its_step_is_recorded(
     kind: StoreKind,
@@ -337,7 +334,7 @@ async fn nothing_is_written_for_a_run_that_was_terminated(kind: StoreKind) -> Re
     Ok(())
 }
 
-// ---- every store: beside siblings ----
+// ---- both stores: beside siblings ----
 
 async fn the_step_behind_a_transaction_starts_at_once_beside_a_sleeping_sibling(
     kind: StoreKind,
@@ -624,7 +621,7 @@ async fn the_users_rows_equal_the_completed_steps_after_a_crash() -> Result<()> 
     let OwnTables { harness, runtime, user, path, _directory } = own;
     drop(harness);
     // The store is closed when the last pass has let go of it.
-    let store = crate::support2::eventually("the file is free", || async {
+    let store = crate::support::eventually("the file is free", || async {
         tokio::task::yield_now().await;
         Ok(SqliteStore::open(&path, Arc::clone(&runtime) as _).ok())
     })

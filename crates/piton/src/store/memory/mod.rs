@@ -132,6 +132,10 @@ impl Store for MemoryStore {
         self.transact(|tx| Ok(tx.claim(&request)))
     }
 
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.transact(|tx| Ok(tx.claim_instance(instance, &request)))
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.read_run(instance, run, |run| run.steps.values().cloned().collect())
     }

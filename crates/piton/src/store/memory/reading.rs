@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, InstanceRecord, StepRecord};
 use piton_core::{InstanceId, WorkflowName};
 
@@ -77,7 +78,8 @@ pub(super) fn page<T: Clone>(
     page: PageQuery,
     keep: impl Fn(&T) -> bool,
 ) -> Vec<T> {
-    let behind = match page.after {
+    let after = page.after.map(|after| after + u64::from(planted(Bug::PageSkipsRow)));
+    let behind = match after {
         None => rows.range(..),
         Some(after) if page.descending => rows.range(..after),
         Some(after) => rows.range((Bound::Excluded(after), Bound::Unbounded)),

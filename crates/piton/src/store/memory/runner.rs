@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use piton_core::boundary::{self, After, Fenced, Wait, Written};
 use piton_core::claim::{self, Claim, Due};
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
 use piton_core::{
     Code, InstanceStatus, Refusal, Span, TaskState, Timestamp, WorkflowName, lifecycle, story,
@@ -39,6 +40,20 @@ impl Transaction<'_> {
         }
         let next_due_at = self.next_claimable_at(&request.workflows);
         ClaimAnswer { now: self.now, claimed, next_due_at }
+    }
+
+    pub(super) fn claim_instance(
+        &mut self,
+        key: InstanceKey,
+        request: &ClaimRequest,
+    ) -> ClaimAnswer {
+        let task = self.state.task(key).copied();
+        let is_due = |task| !matches!(claim::claim(&task, &request.rules, self.now), Claim::Skip);
+        let claimed = match task.is_some_and(is_due) {
+            true => self.claim_one(key, request).into_iter().collect(),
+            false => Vec::new(),
+        };
+        ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
     }
 
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {
@@ -86,6 +101,9 @@ impl Transaction<'_> {
         };
         self.log(key, line);
         self.put_task(key, task);
+        if planted(Bug::TaskDeletedOnClaim) {
+            self.state.set_task(key, None);
+        }
         let now = self.now;
         let record = &mut self.instance_mut(key).record;
         if record.status != InstanceStatus::Active || record.started_at.is_none() {
@@ -130,6 +148,9 @@ impl Transaction<'_> {
             run.append_log(task.run, line);
         }
         let steps = !boundary.steps.is_empty();
+        if planted(Bug::StepOverwritten) && steps {
+            self.write_first_step_again(key);
+        }
         for step in boundary.steps {
             self.write_step(key, step.row, step.record);
         }
@@ -183,6 +204,9 @@ impl Transaction<'_> {
                 self.insert(&workflow, instance, None);
             }
             Mutation::SendEvent(event) => {
+                if planted(Bug::MutationTwice) {
+                    self.send_event(event.clone()).expect("it was checked");
+                }
                 self.send_event(event).expect("it was checked");
             }
             Mutation::Execute { .. } => unreachable!("it was checked"),
@@ -227,10 +251,20 @@ impl Transaction<'_> {
         }
     }
 
+    /// See [`Bug::StepOverwritten`].
+    fn write_first_step_again(&mut self, key: InstanceKey) {
+        let now = self.now;
+        let run = self.instance_mut(key).current_run_mut();
+        let first = run.steps.values().next().cloned();
+        if let Some(step) = first {
+            run.put_step(StepRecord { updated_at: now, ..step });
+        }
+    }
+
     /// Registers a wait and looks for its event under one lock (rule R5); returns it once it is settled.
     fn look(&mut self, key: InstanceKey, wait: WaitLook, may_settle: bool) -> Option<StepRecord> {
         let now = self.now;
-        if !may_settle {
+        if !may_settle || planted(Bug::WaitSplit) && wait.row == RowState::New {
             self.write_step(key, wait.row, wait.record);
             return None;
         }
@@ -294,7 +328,7 @@ impl Transaction<'_> {
     ) {
         // Ended and superseded runs never change.
         let current = self.state.task(key).is_some_and(|task| task.run == run_number);
-        if !current {
+        if !current && !planted(Bug::EndedRunChanged) {
             return;
         }
         let instance = self.state.instances.get_mut(&key);

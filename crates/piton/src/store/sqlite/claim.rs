@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use piton_core::claim::{self, Claim, ClaimRules, Due};
-use piton_core::record::Task;
+use piton_core::record::{InstanceKey, Task};
 use piton_core::{Span, TaskState, WorkflowName, story};
 
 use super::batch::Batch;
@@ -41,6 +41,26 @@ pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcom
             break;
         }
     }
+    answer(batch, request, claimed)
+}
+
+/// Claims one instance, if it is due.
+pub(super) fn claim_instance(
+    batch: &mut Batch<'_, '_>,
+    key: InstanceKey,
+    request: &ClaimRequest,
+) -> Outcome<ClaimAnswer> {
+    let mut claimed = Vec::new();
+    let candidate = Candidate { run_at: batch.now, key, workflow: 0 };
+    take_all(batch, vec![candidate], request, &mut claimed)?;
+    answer(batch, request, claimed)
+}
+
+fn answer(
+    batch: &mut Batch<'_, '_>,
+    request: &ClaimRequest,
+    claimed: Vec<ClaimedRun>,
+) -> Outcome<ClaimAnswer> {
     let next = task::next_claimable_at(batch.db, &request.workflows)?;
     Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
 }

@@ -75,7 +75,7 @@ use self::batch::Batch;
 use self::leases::Leases;
 use self::lock::LockFile;
 use self::reader::ReadQueue;
-use self::request::{Job, Lines, Renewal, Request, Steering};
+use self::request::{Job, Lines, OneClaim, Renewal, Request, Steering};
 use self::statements::Statements;
 use self::traffic::Traffic;
 use self::trouble::Outcome;
@@ -261,6 +261,10 @@ impl Store for SqliteStore {
 
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
         self.write(request, Request::Claim)
+    }
+
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.write(OneClaim { instance, request }, Request::ClaimInstance)
     }
 
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {

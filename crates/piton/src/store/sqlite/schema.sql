@@ -4,6 +4,9 @@
 -- Times are milliseconds since the Unix epoch. Statuses are the words users see. Payloads are JSON text. Columns
 -- that may be large come last, so that reading the others never follows an overflow chain.
 
+-- Up to which version the schema was migrated: the newest row counts.
+CREATE TABLE piton_schema (version INTEGER PRIMARY KEY) STRICT;
+
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
     -- Grows with creation. No AUTOINCREMENT, which would write another page with every create: the newest instance is
