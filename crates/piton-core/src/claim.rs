@@ -15,7 +15,8 @@ pub const NEW_WORK_SHARE: usize = 4;
 /// Claims without progress that make a run suspect of killing its process.
 ///
 /// Every run that is in flight when a process dies has made a claim for nothing, and only one of them is to blame.
-/// From here on a process advances one suspect at a time: **a run can only reach quarantine by its own doing.**
+/// From here on a process advances one suspect at a time, so that **no suspect pays for what another one does.** Those
+/// that are in flight beside it and above suspicion are counted with it until they are suspects, too.
 pub const SUSPECT_CLAIMS: u32 = 5;
 
 /// The error of an instance that was claimed too often without getting anywhere.

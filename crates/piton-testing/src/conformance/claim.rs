@@ -322,6 +322,9 @@ pub async fn suspects_are_claimed_one_at_a_time_by_those_who_ask_for_one(stage: 
     stage.advance_ms(LEASE.as_millis());
     assert_eq!(claim(true).await.0, ["fresh", "a"], "a lease that ran out");
     stage.steer("b", Action::Restart).await;
+    let one = ClaimRequest { wanted: 1, ..request(true) };
+    let answer = stage.store.claim(one).await.expect("answered");
+    assert_eq!(answer.claimed[0].id, id("c"), "a suspect does not starve");
     assert_eq!(claim(false).await.0, ["b"], "a new run is above suspicion");
 }
 

@@ -29,6 +29,7 @@ use super::logbook::system_line;
 use super::scope::{self, Scope};
 use super::{Asked, Bell, Order, Pass, PassClock};
 use crate::engine::Shared;
+use crate::runner::SuspectSeat;
 use crate::runtime::BoxFuture;
 use crate::store::{Answer, Committed, StoreError};
 use crate::{Error, Result};
@@ -85,6 +86,8 @@ pub(crate) struct Driver {
     /// Open waits were looked at under this claim: events may have come before it, or before its steps were loaded.
     looked: bool,
     logs_pending_since_us: Option<u64>,
+    /// Given back with the first progress: what a suspect holds to be the only one.
+    seat: Option<SuspectSeat>,
 }
 
 /// A commit that has not been answered yet.
@@ -92,6 +95,7 @@ struct UnderWay {
     answer: Answer<Committed>,
     asked: Asked,
     transaction: Option<RolledBack>,
+    is_progress: bool,
 }
 
 /// What the driver does next.
@@ -149,7 +153,13 @@ impl Driver {
             touched: false,
             looked: false,
             logs_pending_since_us: None,
+            seat: None,
         }
+    }
+
+    /// Keeps the seat of a suspect until it has made progress.
+    pub(crate) fn take_seat(&mut self, seat: Option<SuspectSeat>) {
+        self.seat = seat;
     }
 
     pub(crate) fn bell(&self) -> Arc<Bell> {
@@ -255,9 +265,10 @@ impl Driver {
         self.looked = true;
         self.logs_pending_since_us = None;
         let transaction = content.rolled_back();
+        let is_progress = !content.steps.is_empty();
         let asked = Asked::now(&*self.shared.runtime);
         let answer = self.shared.store.commit(content.into_boundary(self.key, next));
-        self.under_way = Some(UnderWay { answer, asked, transaction });
+        self.under_way = Some(UnderWay { answer, asked, transaction, is_progress });
     }
 
     /// Takes note of the store's answer. `Some` if the pass is over.
@@ -265,10 +276,13 @@ impl Driver {
         &mut self,
         answer: std::result::Result<Committed, StoreError>,
     ) -> Option<Departure> {
-        let UnderWay { asked, transaction, .. } =
+        let UnderWay { asked, transaction, is_progress, .. } =
             self.under_way.take().expect("an answer belongs to a commit");
         match answer {
             Ok(committed) => {
+                if is_progress {
+                    self.seat = None;
+                }
                 let mut state = self.pass.lock();
                 state.clock.set(committed.now, asked);
                 // One boundary settles one wait at most, and none beside a transaction: look again.

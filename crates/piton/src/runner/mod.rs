@@ -122,7 +122,7 @@ impl Drop for Slot {
 }
 
 /// Room for the one suspect that may be in flight; given back when dropped.
-struct SuspectSeat {
+pub(crate) struct SuspectSeat {
     runner: Arc<Runner>,
     taken: bool,
 }
@@ -161,11 +161,9 @@ struct Flight {
 }
 
 /// What a run in flight takes up, given back when it departs.
-#[derive(Default)]
 struct Room {
     /// `None` for runs of a tick, which are bounded by its caller.
     _slot: Option<Slot>,
-    _seat: Option<SuspectSeat>,
     /// Tells a tick that the run departed, by being dropped.
     _done: Option<oneshot::Sender<()>>,
 }
@@ -262,8 +260,8 @@ impl Runner {
                     for run in answer.claimed {
                         let slot = slots.pop().expect("no more is claimed than was wanted");
                         let seat = SuspectSeat::for_run(&mut seat, &run);
-                        let room = Room { _slot: Some(slot), _seat: seat, _done: None };
-                        self.start(run, answer.now, asked, room);
+                        let room = Room { _slot: Some(slot), _done: None };
+                        self.start(run, answer.now, asked, room, seat);
                     }
                     drop((slots, seat));
                     if claimed == 0 || !more {
@@ -331,17 +329,24 @@ impl Runner {
         asked: Asked,
         slot: Slot,
     ) {
-        self.start(run, now, asked, Room { _slot: Some(slot), ..Room::default() });
+        self.start(run, now, asked, Room { _slot: Some(slot), _done: None }, None);
     }
 
-    fn start(self: &Arc<Self>, run: ClaimedRun, now: Timestamp, asked: Asked, room: Room) {
+    fn start(
+        self: &Arc<Self>,
+        run: ClaimedRun,
+        now: Timestamp,
+        asked: Asked,
+        room: Room,
+        seat: Option<SuspectSeat>,
+    ) {
         let key = run.run_key();
         self.live.begin(key);
         let flight = Flight { runner: Arc::clone(self), key, _room: room };
         let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
         let waiters = Arc::clone(&self.shared);
         let task = async move {
-            let told = flight.runner.advance(run, clock).await;
+            let told = flight.runner.advance(run, clock, seat).await;
             // The slot is free before anyone hears of the result: who creates the next instance in answer to
             // it finds room, and needs no claim.
             drop(flight);
@@ -359,9 +364,11 @@ impl Runner {
         self: &Arc<Self>,
         run: ClaimedRun,
         clock: PassClock,
+        seat: Option<SuspectSeat>,
     ) -> Option<Option<Outcome>> {
         let key = run.run_key();
-        let driver = self.prepare(run, clock).await?;
+        let mut driver = self.prepare(run, clock).await?;
+        driver.take_seat(seat);
         if !self.live.attach(key, driver.bell(), driver.pass()) {
             return Some(None);
         }
@@ -439,6 +446,7 @@ impl Runner {
 
     /// See [`crate::Engine::tick`].
     pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
+        self.refuse_when_stopping()?;
         self.advance_claimed(self.claim(wanted)).await
     }
 
@@ -448,10 +456,19 @@ impl Runner {
         workflow: WorkflowName,
         instance: InstanceKey,
     ) -> Result<usize> {
+        self.refuse_when_stopping()?;
         let claiming = self.claim_with(Arc::from([workflow]), 1, |store, request| {
             store.claim_instance(instance, request)
         });
         self.advance_claimed(claiming).await
+    }
+
+    /// What is claimed after a shutdown has begun would have to be handed back at once.
+    fn refuse_when_stopping(&self) -> Result<()> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Error::shutting_down());
+        }
+        Ok(())
     }
 
     async fn advance_claimed(self: &Arc<Self>, claiming: Claiming) -> Result<usize> {
@@ -471,8 +488,8 @@ impl Runner {
         for run in answer.claimed {
             let (done, departed) = oneshot::channel();
             let seat = SuspectSeat::for_run(&mut seat, &run);
-            let room = Room { _slot: None, _seat: seat, _done: Some(done) };
-            self.start(run, answer.now, asked, room);
+            let room = Room { _slot: None, _done: Some(done) };
+            self.start(run, answer.now, asked, room, seat);
             departures.push(departed);
         }
         drop(seat);

@@ -22,8 +22,11 @@ impl Transaction<'_> {
     /// the queue, so that the loop ends and such tasks delay nobody.
     pub(super) fn claim(&mut self, request: &ClaimRequest) -> ClaimAnswer {
         let mut claimed = Vec::new();
+        // A suspect must not starve, however much other work there is.
+        let waits = request.suspects && self.state.suspect(&request.workflows).is_some();
+        let room = request.wanted.saturating_sub(usize::from(waits));
         loop {
-            let keys = self.candidates(&request.workflows, request.wanted - claimed.len());
+            let keys = self.candidates(&request.workflows, room - claimed.len());
             if keys.is_empty() {
                 break;
             }
@@ -47,13 +50,18 @@ impl Transaction<'_> {
         key: InstanceKey,
         request: &ClaimRequest,
     ) -> ClaimAnswer {
-        let task = self.state.task(key).copied();
-        let is_due = |task| !matches!(claim::claim(&task, &request.rules, self.now), Claim::Skip);
-        let claimed = match task.is_some_and(is_due) {
-            true => self.claim_one(key, request).into_iter().collect(),
-            false => Vec::new(),
-        };
-        ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
+        let mut claimed = Vec::new();
+        // Once more, because it may have been set aside by this very claim.
+        for _ in 0..2 {
+            let Some(task) = self.state.task(key).copied() else { break };
+            let may = request.suspects || task.state != TaskState::Suspect;
+            let skipped = matches!(claim::claim(&task, &request.rules, self.now), Claim::Skip);
+            if claimed.is_empty() && may && !skipped {
+                claimed.extend(self.claim_one(key, request));
+            }
+        }
+        let next_due_at = self.next_claimable_at(&request.workflows);
+        ClaimAnswer { now: self.now, claimed, next_due_at }
     }
 
     fn candidates(&self, workflows: &[WorkflowName], wanted: usize) -> Vec<InstanceKey> {

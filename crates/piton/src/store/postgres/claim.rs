@@ -140,6 +140,8 @@ impl Claiming<'_> {
             let limit = if unfit > 0 { wanted.max(unfit * 2).min(CLAIM_MAX) } else { wanted };
             let mut seen = look(self.conn, self.shared, self.names, limit).await?;
             let due = seen.resuming + seen.expired + seen.new;
+            // A suspect must not starve, however much other work there is.
+            let wanted = wanted - usize::from(self.request.suspects && seen.suspects).min(wanted);
             if wanted == 0 || due == 0 {
                 return Ok((seen, due));
             }

@@ -24,8 +24,11 @@ const CLAIM_MAX: usize = 1024;
 pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcome<ClaimAnswer> {
     let mut claimed = Vec::new();
     let mut left = CLAIM_MAX;
+    // A suspect must not starve, however much other work there is.
+    let waits = request.suspects && task::suspect(batch.db, &request.workflows)?.is_some();
+    let room = request.wanted.saturating_sub(usize::from(waits));
     loop {
-        let candidates = choose(batch, request, left.min(request.wanted - claimed.len()))?;
+        let candidates = choose(batch, request, left.min(room - claimed.len()))?;
         let (before, looked_at) = (claimed.len(), candidates.len());
         take_all(batch, candidates, request, &mut claimed)?;
         left -= looked_at;
@@ -52,7 +55,14 @@ pub(super) fn claim_instance(
 ) -> Outcome<ClaimAnswer> {
     let mut claimed = Vec::new();
     let candidate = Candidate { run_at: batch.now, key, workflow: 0 };
-    take_all(batch, vec![candidate], request, &mut claimed)?;
+    let state = task::get(batch, key)?.map(|task| task.state);
+    if request.suspects || state != Some(TaskState::Suspect) {
+        take_all(batch, vec![candidate], request, &mut claimed)?;
+    }
+    // It may have been set aside by this very claim.
+    if request.suspects && claimed.is_empty() {
+        take_all(batch, vec![candidate], request, &mut claimed)?;
+    }
     answer(batch, request, claimed)
 }
 

@@ -130,7 +130,7 @@ impl SqliteStore {
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         let observers = Arc::new(Observers::default());
         let failed = Failed::new(OnceLock::new());
-        let traffic = Arc::<Traffic>::default();
+        let traffic = Traffic::new(runtime.clone());
         let writer = Writer {
             conn,
             requests: queue,

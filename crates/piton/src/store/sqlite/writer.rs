@@ -58,6 +58,7 @@ impl Writer {
         let failed = self.failed.clone();
         let alarm = Alarm(self.failed.clone());
         let conn = self.conn;
+        let runtime = self.runtime.clone();
         let mut work = Work {
             db: Statements::of(&conn),
             leases: Leases::default(),
@@ -71,7 +72,7 @@ impl Writer {
         };
         let mut closing = Vec::new();
         let mut requests = Vec::with_capacity(BATCH_MAX);
-        while gather(&mut self.requests, &mut requests, &mut closing) {
+        while gather(&*runtime, &mut self.requests, &mut requests, &mut closing) {
             work.serve(&mut requests);
         }
         drop(work);
@@ -92,12 +93,14 @@ impl Writer {
 
 /// Collects the next batch; `false` once the queue is closed and empty.
 fn gather(
+    runtime: &dyn Runtime,
     queue: &mut mpsc::Receiver<Request>,
     requests: &mut Vec<Request>,
     closing: &mut Vec<Request>,
 ) -> bool {
     let mut bytes = 0;
-    let mut next = traffic::linger(|| queue.try_recv().ok()).or_else(|| queue.blocking_recv());
+    let mut next =
+        traffic::linger(runtime, || queue.try_recv().ok()).or_else(|| queue.blocking_recv());
     while let Some(mut request) = next {
         if let Request::Close(job) = &mut request {
             job.accept();
