@@ -41,6 +41,7 @@ pub(crate) fn run(stages: &mut Stages) -> Result<()> {
         stages.skip("power", "strace is missing and could not be installed");
     }
     stages.run("bench", || bench::run_with(["--tiny"]))?;
+    stages.run("bench pg", || bench::run_with(["--tiny", "--store", "postgres"]))?;
     // Last, as the only stage that needs the network: an advisory of today must not hide a broken test.
     if cargo::is_installed("deny") {
         stages.run("deny", || cargo::run(cargo::command(["deny", "check"])))?;

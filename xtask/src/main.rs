@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod ci;
+mod postgres;
 mod sim;
 mod stages;
 mod test;

@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) wait_max: Span,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
+    /// One tick at a time: each may advance many runs.
+    pub(crate) ticking: Arc<Semaphore>,
 }
 
 /// The HTTP API of an engine, on its way to becoming an [`axum::Router`].
@@ -43,7 +45,7 @@ pub(crate) struct Core {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> anyhow::Result<()> {
 /// let engine = Engine::builder("memory:").register(workflow("greet", greet)).start().await?;
-/// let tokens = BearerTokens::new().token("a long secret", Permission::ALL);
+/// let tokens = BearerTokens::new().token("a long secret", Permission::ALL)?;
 /// let app: axum::Router = axum::Router::new()
 ///     .nest("/api/workflows", Api::new(engine.clone()).authorize(tokens).router())
 ///     .merge(piton_http::health(engine));
@@ -120,10 +122,10 @@ impl Api {
         self
     }
 
-    /// Answers requests under these host names, too. Addresses and `localhost` are always answered.
-    pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        if let Hosts::Names(known) = &mut self.hosts {
-            known.extend(names.into_iter().map(Into::into));
+    /// Answers requests under these host names, too, on any port. Addresses and `localhost` are always answered.
+    pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        for name in names {
+            self.hosts.allow(name.as_ref());
         }
         self
     }
@@ -134,7 +136,7 @@ impl Api {
         self
     }
 
-    /// Switches the tick route on. Off by default.
+    /// Switches the tick route on. Off by default. It serves one tick at a time.
     pub fn enable_tick(mut self) -> Self {
         self.tick_enabled = true;
         self
@@ -184,11 +186,17 @@ impl Api {
             tick_enabled: self.tick_enabled,
             request_time_max: self.request_time_max,
             wait_max: self.wait_max,
-            in_flight: Arc::new(Semaphore::new(self.in_flight_max)),
-            waiting: Arc::new(Semaphore::new(self.waiting_max)),
+            in_flight: places(self.in_flight_max),
+            waiting: places(self.waiting_max),
+            ticking: places(1),
         });
         routes(&core)
     }
+}
+
+/// That many, or as many as can be counted.
+pub(crate) fn places(max: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)))
 }
 
 impl fmt::Debug for Api {

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
 use crate::api::Core;
-use crate::auth::{AuthRequest, Permission};
+use crate::auth::{AuthRequest, Permission, Policies};
 use crate::call::{Call, Target};
 use crate::error::{ApiError, Cause};
 
@@ -77,27 +77,33 @@ where
     core.hosts.check(&parts).map_err(IntoResponse::into_response)?;
     let target = RawPathParams::from_request_parts(&mut parts, &()).await;
     let target = target.map(|params| Target::from(&params));
+    // One clock for the policies and the handler: whatever hangs, the request gives its room back.
+    let mut time_is_up = core.runtime.sleep(time_max(&core, route));
     if !core.policies.is_open() {
-        core.policies.check(about(route, &parts, target.as_ref().ok())).await?;
+        let verdict = core.policies.check(about(route, &parts, target.as_ref().ok()));
+        tokio::select! {
+            biased;
+            verdict = verdict => verdict?,
+            () = &mut time_is_up => return Err(Policies::out_of_time()),
+        }
     }
     let target =
         target.map_err(|_| ApiError::invalid("path", "the path is not UTF-8").into_response())?;
     check_content_type(&parts).map_err(IntoResponse::into_response)?;
 
-    let extra = if route.waits { core.wait_max } else { Span::ZERO };
-    let time = Span::from_millis(core.request_time_max.as_millis() + extra.as_millis());
-    let time_is_up = core.runtime.sleep(time);
     let work = AssertUnwindSafe(handler(core, Call::new(target, parts, body))).catch_unwind();
     tokio::select! {
         biased;
         done = work => done.map(IntoResponse::into_response).map_err(|panic| {
             ApiError::internal(format!("a handler panicked: {}", panic_message(&*panic))).into_response()
         }),
-        () = time_is_up => {
-            let message = "the request took too long; whether it was carried out is not known";
-            Err(ApiError::overloaded(message).into_response())
-        }
+        () = time_is_up => Err(ApiError::timed_out().into_response()),
     }
+}
+
+fn time_max(core: &Core, route: Route) -> Span {
+    let extra = if route.waits { core.wait_max } else { Span::ZERO };
+    Span::from_millis(core.request_time_max.as_millis().saturating_add(extra.as_millis()))
 }
 
 /// Room for one more request. Those that wait have a bound of their own, so that they never keep others out.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
+use utoipa::openapi::{Content, Ref, ResponseBuilder};
+use utoipa::{Modify, OpenApi, ToSchema};
 
 use crate::api::Core;
 use crate::call::Call;
+use crate::error::ErrorBody;
 use crate::routes;
 
 #[derive(OpenApi)]
@@ -17,7 +19,7 @@ use crate::routes;
         description = "Durable workflows: create instances, look at them, send them events, steer them.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
-    modifiers(&Bearer),
+    modifiers(&Bearer, &TimedOut),
     security((), ("bearer" = [])),
     tags(
         (name = "workflows", description = "What can be created"),
@@ -50,6 +52,27 @@ impl Modify for Bearer {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
+    }
+}
+
+/// What every operation may answer, and what no caller may take for a refusal.
+struct TimedOut;
+
+impl Modify for TimedOut {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schema = Ref::from_schema_name(ErrorBody::name());
+        let response = ResponseBuilder::new()
+            .description(
+                "`TIMED_OUT`: it took too long, and whether it was carried out is not known.",
+            )
+            .content("application/json", Content::new(Some(schema)))
+            .build();
+        for item in document.paths.paths.values_mut() {
+            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+                let responses = &mut operation.responses.responses;
+                responses.insert("504".to_owned(), response.clone().into());
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use piton::{BatchItem, Code, ErrorKind, InstanceHandle, LogLevel, Span, WorkflowHandle};
+use piton::{BatchItem, Code, ErrorKind, Instance, InstanceHandle, LogLevel, Span, WorkflowHandle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ use crate::call::{Call, Target};
 use crate::error::{ApiError, ErrorBody};
 use crate::query::Query;
 use crate::shapes::{
-    Batch, Done, EventAnswer, HistoryAnswer, InstanceAnswer, InstanceItem, InstancePage,
+    Batch, Details, Done, EventAnswer, HistoryAnswer, InstanceAnswer, InstanceItem, InstancePage,
     TickAnswer, WorkflowItem, Workflows,
 };
 
@@ -25,12 +25,12 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type RawWorkflow = WorkflowHandle<Box<RawValue>, Box<RawValue>>;
 type RawInstance = InstanceHandle<Box<RawValue>>;
 
-/// What one instance of a batch may be called in a path of an issue.
+/// The header that makes a repeat harmless; also what an issue about it is said to be at.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Runs that a tick advances when nobody says how many, and at most.
 const TICK_INSTANCES_DEFAULT: usize = 100;
-const TICK_INSTANCES_MAX: usize = 1_000;
+const TICK_INSTANCES_MAX: usize = 256;
 
 impl Core {
     fn workflow(&self, target: &Target) -> Result<RawWorkflow, ApiError> {
@@ -153,7 +153,25 @@ pub(crate) async fn create_instance(core: Arc<Core>, mut call: Call) -> Answer<I
         .check_idempotency_key(&key)
         .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
     let created = create.idempotency_key(key).await.map_err(about_create)?;
-    Ok(Json(InstanceItem::of(created.describe().await?)))
+    let details = standing(|| created.describe()).await;
+    Ok(Json(InstanceItem { id: created.id().to_owned(), details }))
+}
+
+/// How an instance stands after something about it was stored.
+///
+/// That is done whatever the store says now, and an error would tell the caller otherwise. So a read that fails is
+/// tried once more, and then the answer is what is known: when it was stored the instance had not ended.
+async fn standing<F>(describe: impl Fn() -> F) -> Details
+where
+    F: Future<Output = piton::Result<Instance>>,
+{
+    for _ in 0..2 {
+        match describe().await {
+            Ok(described) => return InstanceItem::of(described).details,
+            Err(error) => tracing::warn!(?error, "cannot read how an instance stands"),
+        }
+    }
+    Details::fresh()
 }
 
 fn about_create(error: piton::Error) -> ApiError {
@@ -388,8 +406,7 @@ pub(crate) async fn send_event(core: Arc<Core>, mut call: Call) -> Answer<EventA
         send = send.idempotency_key(key);
     }
     send.await?;
-    let InstanceItem { details, .. } = InstanceItem::of(instance.describe().await?);
-    Ok(Json(EventAnswer { status: details }))
+    Ok(Json(EventAnswer { status: standing(|| instance.describe()).await }))
 }
 
 /// Stops an instance: at once if it waits, otherwise when its running steps have ended.
@@ -453,8 +470,8 @@ pub(crate) async fn restart(core: Arc<Core>, call: Call) -> Answer<Done> {
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!({"maxInstances": 10}))]
 pub(crate) struct TickOrder {
-    /// How many runs to advance at most: 1 to 1000, default 100.
-    #[schema(minimum = 1, maximum = 1000)]
+    /// How many runs to advance at most: 1 to 256, default 100.
+    #[schema(minimum = 1, maximum = 256)]
     max_instances: Option<usize>,
     /// Accepted and not used: a run that was claimed is advanced until it rests.
     #[schema(minimum = 1)]
@@ -479,8 +496,27 @@ pub(crate) async fn tick(core: Arc<Core>, mut call: Call) -> Answer<TickAnswer> 
     };
     order.check()?;
     let runs = order.max_instances.unwrap_or(TICK_INSTANCES_DEFAULT);
-    let tick = core.engine.tick(runs).await?;
+    let tick = one_tick(&core, runs).await?;
     Ok(Json(TickAnswer { processed: tick.processed }))
+}
+
+/// Ticks unless another tick of this router is still at work.
+///
+/// A task of its own ends what was begun when the caller is gone or out of time, and keeps others out until then.
+async fn one_tick(core: &Core, runs: usize) -> Result<piton::Tick, ApiError> {
+    let turn = Arc::clone(&core.ticking).try_acquire_owned();
+    let turn = turn.map_err(|_| ApiError::overloaded("another tick is at work; try again"))?;
+    let (done, result) = tokio::sync::oneshot::channel();
+    let engine = core.engine.clone();
+    let ticking = async move {
+        let ticked = engine.tick(runs).await;
+        drop(turn);
+        // Nobody listens if the request was given up.
+        let _ = done.send(ticked);
+    };
+    core.runtime.spawn(Box::pin(ticking)).detach();
+    let ticked = result.await.map_err(|_| ApiError::internal("a tick panicked"))?;
+    Ok(ticked?)
 }
 
 impl TickOrder {
@@ -525,4 +561,22 @@ pub(crate) async fn method_not_allowed(_: Arc<Core>, _: Call) -> ApiError {
 fn wrong_method() -> ApiError {
     let message = "the path exists, but not with this method";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_stored_is_no_error_because_a_read_fails_afterwards() {
+        let reads = Cell::new(0);
+        let details = standing(|| {
+            reads.set(reads.get() + 1);
+            std::future::ready(Err(piton::Error::new("the store is gone")))
+        });
+        let details = serde_json::to_value(details.await).expect("JSON");
+        assert_eq!((details, reads.get()), (serde_json::json!({"status": "active"}), 2));
+    }
 }

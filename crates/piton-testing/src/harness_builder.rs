@@ -119,7 +119,7 @@ impl<'a> HarnessBuilder<'a> {
         let runtime = VirtualRuntime::new(seed);
         runtime.set_time(start_at);
         let home = Home::new(kind)?;
-        let store = home.open(&runtime)?;
+        let store = home.open(&runtime).await?;
         let mocks = Arc::new(Mocks::default());
         let builder = engine_builder(through(Arc::clone(&store)), &runtime, &mocks, workflows);
         let engine = configure(builder).start().await?;

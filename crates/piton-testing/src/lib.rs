@@ -5,6 +5,7 @@
 //! - [`runtime`]: a virtual clock and seeded randomness, so that fourteen days pass in a microsecond and a
 //!   failing run can be run again.
 //! - [`sim`]: the real engine in a simulated world of faults, every invariant checked after every step.
+//! - `postgres` (with the feature of that name): a schema on a PostgreSQL server for one test.
 //! - [`conformance`]: the suite every store runs, and the test that two stores answer alike.
 
 pub mod access;
@@ -13,6 +14,8 @@ mod crash;
 pub mod harness;
 mod harness_builder;
 mod mocks;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod replay;
 pub mod runtime;
 pub mod scenario;

@@ -18,6 +18,9 @@ pub enum StoreKind {
     Memory,
     /// A SQLite file in a temporary directory.
     Sqlite,
+    /// A schema on the server named by `PITON_TEST_POSTGRES_URL`.
+    #[cfg(feature = "postgres")]
+    Postgres,
 }
 
 /// Makes a test of each function on each store. The functions take a [`StoreKind`] and return
@@ -51,7 +54,34 @@ macro_rules! on_every_store {
     ($($(#[$attribute:meta])* $test:ident),* $(,)?) => {
         $crate::on_every_store!(@on memory Memory: $($(#[$attribute])* $test),*);
         $crate::on_every_store!(@on sqlite Sqlite: $($(#[$attribute])* $test),*);
+        $crate::on_postgres!($($(#[$attribute])* $test),*);
     };
+}
+
+/// The tests of [`on_every_store!`] on PostgreSQL, skipped where there is no server.
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! on_postgres {
+    ($($(#[$attribute:meta])* $test:ident),*) => {
+        mod postgres {
+            $($(#[$attribute])* #[tokio::test]
+            async fn $test() -> piton::Result<()> {
+                if !$crate::postgres::is_available() {
+                    return Ok(());
+                }
+                super::$test($crate::StoreKind::Postgres).await
+            })*
+        }
+    };
+}
+
+/// Without the feature there is no such store.
+#[cfg(not(feature = "postgres"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! on_postgres {
+    ($($tests:tt)*) => {};
 }
 
 /// Where the data of one harness is.
@@ -60,6 +90,9 @@ pub(crate) enum Home {
     Memory,
     /// In a directory that goes when the harness does.
     Sqlite(TempDir),
+    /// In a schema that goes when the harness does.
+    #[cfg(feature = "postgres")]
+    Postgres(crate::postgres::Scratch),
 }
 
 impl Home {
@@ -68,15 +101,23 @@ impl Home {
         Ok(match kind {
             StoreKind::Memory => Self::Memory,
             StoreKind::Sqlite => Self::Sqlite(tempfile::tempdir()?),
+            #[cfg(feature = "postgres")]
+            StoreKind::Postgres => {
+                Self::Postgres(crate::postgres::Scratch::new().ok_or_else(|| {
+                    piton::Error::new("set PITON_TEST_POSTGRES_URL, or run `cargo xtask test`")
+                })?)
+            }
         })
     }
 
     /// Opens a store on the data that is there.
-    pub(crate) fn open(&self, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
+    pub(crate) async fn open(&self, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
         let runtime = Arc::clone(runtime) as Arc<dyn Runtime>;
         Ok(match self {
             Self::Memory => MemoryStore::new(runtime),
             Self::Sqlite(directory) => SqliteStore::open(&database(directory), runtime)?,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(scratch) => scratch.open(runtime).await?,
         })
     }
 
@@ -88,14 +129,15 @@ impl Home {
     ) -> Result<Arc<dyn Store>> {
         match self {
             // Its rows are all there is: it outlives the processes that use it.
-            Self::Memory => Ok(store),
-            Self::Sqlite(_) => {
-                // Closing waits for the lock on the file to be gone; what was not committed is lost all the same.
-                store.close().await.ok();
-                drop(store);
-                self.open(runtime)
-            }
+            Self::Memory => return Ok(store),
+            Self::Sqlite(_) => {}
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => {}
         }
+        // Closing waits for the lock on the file to be gone; what was not committed is lost all the same.
+        store.close().await.ok();
+        drop(store);
+        self.open(runtime).await
     }
 }
 

@@ -319,11 +319,13 @@ async fn open(database: Database, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn 
     match url.split_once(':') {
         Some(("memory", "")) => Ok(MemoryStore::new(Arc::clone(runtime))),
         Some(("sqlite", path)) => open_sqlite(path, runtime).await,
-        Some(("postgres" | "postgresql", _)) => {
-            Err(Error::store_unusable("PostgreSQL is not supported by this version of Piton"))
-        }
-        _ => Err(Error::store_unusable(format!(
-            "{url:?} is not a database; write \"sqlite:app.db\" or \"memory:\""
+        Some(("postgres" | "postgresql", _)) => open_postgres(url, runtime).await,
+        // The rest may hold a password.
+        Some((scheme, _)) => Err(Error::store_unusable(format!(
+            "{scheme:?} is no kind of database; write \"sqlite:app.db\", \"postgres://user@host/database\" or \"memory:\""
+        ))),
+        None => Err(Error::store_unusable(format!(
+            "{url:?} is not a database; write \"sqlite:app.db\", \"postgres://user@host/database\" or \"memory:\""
         ))),
     }
 }
@@ -350,6 +352,19 @@ async fn open_sqlite(_: &str, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
     Err(Error::store_unusable("this build has no SQLite; enable the feature `sqlite` of piton"))
 }
 
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: String, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    let options = crate::store::PostgresOptions::new(url);
+    Ok(crate::store::PostgresStore::open(options, Arc::clone(runtime)).await?)
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_: String, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    Err(Error::store_unusable(
+        "this build has no PostgreSQL; enable the feature `postgres` of piton",
+    ))
+}
+
 /// A running engine. Clones are handles to the same engine.
 ///
 /// Dropping the last handle stops it as a crash would: nothing is lost, and leases run out by themselves.
@@ -374,7 +389,7 @@ pub struct Tick {
 }
 
 impl Engine {
-    /// An engine on the database at `url`: `"sqlite:app.db"`, or `"memory:"` for tests.
+    /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"`, or `"memory:"` for tests.
     pub fn builder(url: impl Into<String>) -> EngineBuilder {
         EngineBuilder::new(Database::Url(url.into()))
     }

@@ -2,7 +2,7 @@
 //!
 //! Write a function with `step.run`, `step.sleep` and `step.wait_for_event`. Piton records every step as it
 //! completes, so that the function survives crashes, deploys and weeks of waiting: on an embedded SQLite
-//! file, in memory for tests.
+//! file, on PostgreSQL with any number of processes, in memory for tests.
 //!
 //! ```
 //! use piton::prelude::*;
@@ -62,6 +62,8 @@ pub use piton_core::{
 };
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+#[cfg(feature = "postgres")]
+pub use sqlx;
 pub use step::{
     Bodies, Each, Log, LogBuilder, Once, Run, Sleep, Step, StepContext, StepTransaction,
     WaitForEvent, WaitForOutcome, WaitForReceived,

@@ -218,7 +218,7 @@ async fn a_runner_stalled_past_its_lease_goes_on_if_nobody_took_its_run(
 /// one is gone.
 fn wait_for_takeover(kind: StoreKind, harness: &Harness) {
     match kind {
-        StoreKind::Memory => harness.advance("30 seconds"),
+        StoreKind::Memory | StoreKind::Postgres => harness.advance("30 seconds"),
         StoreKind::Sqlite => {}
     }
 }

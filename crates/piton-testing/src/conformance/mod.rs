@@ -39,20 +39,26 @@ pub use stage::Stage;
 /// # Panics
 ///
 /// If the store breaks the promise.
-pub fn play(open: impl AsyncFnOnce() -> Stage, case: impl AsyncFnOnce(Stage)) {
-    threads().block_on(async { case(open().await).await });
+pub fn play<S: Into<Option<Stage>>>(open: impl AsyncFnOnce() -> S, case: impl AsyncFnOnce(Stage)) {
+    threads().block_on(async {
+        if let Some(stage) = open().await.into() {
+            case(stage).await;
+        }
+    });
 }
 
 fn threads() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .enable_all()
         .build()
         .expect("threads can be started")
 }
 
 /// Makes a module of tests, one for each promise a store must keep.
 ///
-/// The second argument names an `async fn() -> Stage` beside the call, which opens a fresh, empty store.
+/// The second argument names an `async fn() -> Stage` beside the call, which opens a fresh, empty store; or one that
+/// returns an `Option<Stage>`, to skip the tests where there is no such store.
 ///
 /// ```
 /// use piton::store::MemoryStore;

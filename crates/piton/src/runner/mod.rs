@@ -67,6 +67,8 @@ pub(crate) struct Runner {
     work: Notify,
     /// When the claim loop wakes by itself, in milliseconds; what falls due later need not wake it.
     wakes_at_ms: AtomicI64,
+    /// How far the store's clock is ahead of ours, in milliseconds: hints are told in its time.
+    store_ahead_ms: AtomicI64,
     /// Wakes those who wait for the last run to depart.
     departed: Notify,
     live: Live,
@@ -185,6 +187,7 @@ impl Runner {
             stopping: AtomicBool::new(false),
             work: Notify::new(),
             wakes_at_ms: AtomicI64::new(AWAKE),
+            store_ahead_ms: AtomicI64::new(0),
             departed: Notify::new(),
             live: Live::default(),
             parked: Parked::new(config.parked_max),
@@ -250,6 +253,8 @@ impl Runner {
             let Claiming { answer, asked, mut seat } = self.claim(slots.len());
             match answer.await {
                 Ok(answer) => {
+                    let ahead = answer.now.since(self.shared.runtime.now());
+                    self.store_ahead_ms.store(ahead.as_millis(), Ordering::Release);
                     let more = answer.next_due_at.is_some_and(|at| at <= answer.now);
                     self.backlog.note(more, self.shared.runtime.monotonic_us());
                     let due_in = answer.next_due_at.map(|at| at.since(answer.now));
@@ -308,7 +313,9 @@ impl Runner {
         let jitter_ms = (runtime.random_u64() % 256) as i64 * poll_ms / 1_024;
         let poll = Span::from_millis(poll_ms - jitter_ms);
         let span = due_in.map_or(poll, |due| due.min(poll)).max(Span::from_millis(1));
-        self.wakes_at_ms.store(runtime.now().plus(span).as_millis(), Ordering::Release);
+        let ahead = Span::from_millis(self.store_ahead_ms.load(Ordering::Acquire));
+        let wakes_at = runtime.now().plus(ahead).plus(span);
+        self.wakes_at_ms.store(wakes_at.as_millis(), Ordering::Release);
         tokio::select! {
             biased;
             () = self.work.notified() => {}

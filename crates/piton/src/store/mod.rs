@@ -13,6 +13,8 @@
 
 mod memory;
 mod mutation;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -32,9 +34,13 @@ use piton_core::{
 use crate::runtime::BoxFuture;
 
 pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
+#[cfg(feature = "postgres")]
+pub use mutation::PostgresWork;
 #[cfg(feature = "sqlite")]
 pub use mutation::SqliteWork;
 pub use mutation::{Mutation, SqlParams, SqlValue};
+#[cfg(feature = "postgres")]
+pub use postgres::{Clock, PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
@@ -479,6 +485,18 @@ pub struct PageQuery {
     pub descending: bool,
     /// At most this many.
     pub limit: u32,
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl PageQuery {
+    /// The number that the page starts behind; without one, the end of the range it comes from.
+    pub(crate) fn behind(&self) -> i64 {
+        match (self.after, self.descending) {
+            (Some(after), _) => i64::try_from(after).unwrap_or(i64::MAX),
+            (None, false) => i64::MIN,
+            (None, true) => i64::MAX,
+        }
+    }
 }
 
 /// Which log lines to return.

@@ -190,6 +190,8 @@ impl Transaction<'_> {
                 Mutation::Execute { .. } => Err(no_sql()),
                 #[cfg(feature = "sqlite")]
                 Mutation::Sqlite(_) => Err(no_sql()),
+                #[cfg(feature = "postgres")]
+                Mutation::Postgres(_) => Err(no_sql()),
             };
             checked.map_err(|Refusal { code, message, .. }| MutationError { code, message })?;
         }
@@ -210,6 +212,8 @@ impl Transaction<'_> {
             Mutation::Execute { .. } => unreachable!("it was checked"),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => unreachable!("it was checked"),
+            #[cfg(feature = "postgres")]
+            Mutation::Postgres(_) => unreachable!("it was checked"),
         }
     }
 

@@ -6,7 +6,7 @@ use piton_core::{InstanceId, WorkflowName};
 use super::statements::Statements;
 use super::trouble::Outcome;
 use super::{instance, step, task};
-use crate::store::{InstanceView, PageQuery};
+use crate::store::InstanceView;
 
 /// An instance with the step it waits for.
 pub(super) fn instance(
@@ -56,15 +56,4 @@ pub(super) fn backlog(
         }
     }
     Ok(backlog)
-}
-
-impl PageQuery {
-    /// The number that the page starts behind; without one, the end of the range it comes from.
-    pub(super) fn behind(&self) -> i64 {
-        match (self.after, self.descending) {
-            (Some(after), _) => i64::try_from(after).unwrap_or(i64::MAX),
-            (None, false) => i64::MIN,
-            (None, true) => i64::MAX,
-        }
-    }
 }
