@@ -244,7 +244,9 @@ fn refusal(status: StatusCode, text: &str) -> Failure {
     let passing = matches!(status.as_u16(), 429 | 502 | 503 | 504);
     let Ok(Refusal { message, code, issues }) = serde_json::from_str(text) else {
         let failure = Failure::refused(format!("the server answered {status}"));
-        return Failure { passing, ..failure };
+        let next = matches!(status.as_u16(), 401 | 403)
+            .then(|| "say who you are, such as with -H \"Authorization: Bearer TOKEN\"".to_owned());
+        return Failure { passing, next, ..failure };
     };
     let told = |issue: &Issue| !message.contains(&issue.message);
     let details = issues.iter().filter(|i| told(i)).map(|i| format!("{}: {}", i.path, i.message));

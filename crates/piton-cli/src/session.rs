@@ -72,7 +72,15 @@ impl Session {
         let target = |id: &str| Target { workflow: workflow.to_owned(), id: id.to_owned() };
         let list = format!("instances list -w {}", shell_quoted(workflow));
         let next = match (failure.code.as_deref(), id) {
-            (Some("WORKFLOW_NOT_FOUND"), _) => self.known_workflows(),
+            (Some("WORKFLOW_NOT_FOUND"), _) => {
+                format!("see which there are: {}", self.command_without_target("workflows list"))
+            }
+            (Some("WORKFLOW_PARAMS_INVALID"), _) => {
+                "change --params to what the workflow takes".to_owned()
+            }
+            (Some("PAYLOAD_TOO_LARGE"), _) => {
+                "keep the data elsewhere, and send where it is".to_owned()
+            }
             (Some("INSTANCE_NOT_FOUND"), _) => {
                 format!("see which there are: {}", self.command_without_target(&list))
             }
@@ -99,18 +107,6 @@ impl Session {
             _ => return failure,
         };
         failure.next(next)
-    }
-
-    fn known_workflows(&self) -> String {
-        match self.client.workflows() {
-            Ok(known) if !known.workflows.is_empty() => {
-                let names: Vec<String> = known.workflows.into_iter().map(|w| w.name).collect();
-                format!("the server knows: {}", names.join(", "))
-            }
-            Ok(_) | Err(_) => {
-                format!("see which there are: {}", self.command_without_target("workflows list"))
-            }
-        }
     }
 
     /// Calls until there is an answer, for commands that have had one before: a server may be restarted meanwhile.

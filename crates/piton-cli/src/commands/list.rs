@@ -20,14 +20,12 @@ pub(crate) fn workflows(session: &Session) -> Result<()> {
     let known = session.client.workflows().map_err(failed)?.workflows;
     if known.is_empty() {
         session.note("the server knows no workflows");
+        return Ok(());
     }
     for workflow in &known {
         session.print(&safe(&workflow.name))?;
     }
-    if let Some(first) = known.first() {
-        let list = format!("instances list -w {}", crate::text::shell_quoted(&first.name));
-        session.note(&format!("next: {}", session.command_without_target(&list)));
-    }
+    session.note(&format!("next: {}", session.command_without_target("instances list")));
     Ok(())
 }
 

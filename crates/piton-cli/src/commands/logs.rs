@@ -39,15 +39,15 @@ fn follow(
     // The first call fails at once if there is no such server or instance; only then it is worth being patient.
     let mut instance = session.client.instance(&args.target)?;
     let mut run = args.filter.run.unwrap_or(instance.meta.run_number);
+    tail.start_run(run);
     loop {
-        tail.filter.run = Some(run);
         // Lines are read after the status: those of a run that had ended by then are all there.
         while tail.page(session, print)? {}
         let current = instance.meta.run_number;
         if run < current && args.filter.run.is_none() {
             session.note(&format!("restarted: this is run {current}"));
             run = current;
-            tail.cursor = None;
+            tail.start_run(run);
             continue;
         }
         if run < current || instance.details.ended() {
@@ -64,12 +64,20 @@ pub(crate) struct Tail<'a> {
     target: &'a Target,
     pub(crate) filter: LogFilter,
     /// Where the last page that arrived whole has ended.
-    pub(crate) cursor: Option<String>,
+    cursor: Option<String>,
+    /// Whether a page has arrived: before that, an error is the caller's to see.
+    answered: bool,
 }
 
 impl<'a> Tail<'a> {
     pub(crate) fn new(target: &'a Target, filter: LogFilter) -> Self {
-        Self { target, filter, cursor: None }
+        Self { target, filter, cursor: None, answered: false }
+    }
+
+    /// Starts with the log of another run.
+    pub(crate) fn start_run(&mut self, run: u32) {
+        self.filter.run = Some(run);
+        self.cursor = None;
     }
 
     /// Sees the lines of the next page. Returns whether there are more.
@@ -79,8 +87,8 @@ impl<'a> Tail<'a> {
         see: &mut impl FnMut(&LogLine) -> Result<()>,
     ) -> Result<bool> {
         let ask = || session.client.history(self.target, self.query());
-        // Before the first page, an error is the caller's to see.
-        let page = if self.cursor.is_some() { session.patiently(ask)? } else { ask()? };
+        let page = if self.answered { session.patiently(ask)? } else { ask()? };
+        self.answered = true;
         for line in &page.logs {
             see(line)?;
         }

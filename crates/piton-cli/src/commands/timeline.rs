@@ -75,9 +75,13 @@ fn head(instance: &Instance, run: &Run, paint: Paint) -> String {
         (_, true) => format!(", run {}", run.number),
         (current, false) => format!(", run {} of 0 to {current}", run.number),
     };
-    let (id, status) = (paint.bold(&safe(id)), paint.status(&safe(&details.status)));
-    let created = meta.created_at.date_and_time();
-    format!("{id}  {status}  {}{which}, created {created} UTC", safe(&meta.workflow_name))
+    // The status is that of the current run.
+    let status = match run.number == meta.run_number {
+        true => format!("{}  ", paint.status(&safe(&details.status))),
+        false => String::new(),
+    };
+    let (id, created) = (paint.bold(&safe(id)), meta.created_at.date_and_time());
+    format!("{id}  {status}{}{which}, created {created} UTC", safe(&meta.workflow_name))
 }
 
 fn body(entries: &[Entry], waits: &[Wait], paint: Paint) -> Vec<String> {

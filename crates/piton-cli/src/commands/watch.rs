@@ -22,10 +22,9 @@ pub(crate) fn watch(session: &Session, target: &Target) -> Result<()> {
     let mut tail = Tail::new(target, LogFilter::default());
     let mut view = View::new();
     loop {
-        let run = Some(instance.meta.run_number);
-        if tail.filter.run != run {
-            tail.filter.run = run;
-            tail.cursor = None;
+        let run = instance.meta.run_number;
+        if tail.filter.run != Some(run) {
+            tail.start_run(run);
             view.lines.clear();
         }
         while tail
@@ -37,7 +36,13 @@ pub(crate) fn watch(session: &Session, target: &Target) -> Result<()> {
             return Ok(());
         }
         clock::wait(FOLLOW_POLL);
-        instance = session.patiently(|| session.client.instance(target))?;
+        instance = match session.client.instance(target) {
+            Err(failure) if failure.passing => {
+                view.start_below();
+                session.patiently(|| session.client.instance(target))?
+            }
+            answer => answer?,
+        };
     }
 }
 
@@ -55,6 +60,11 @@ impl View {
     fn new() -> Self {
         let live = std::io::stdout().is_terminal();
         Self { live, lines: VecDeque::new(), drawn: 0, said: String::new() }
+    }
+
+    /// Leaves what is on the screen where it is: notes come after it.
+    fn start_below(&mut self) {
+        self.drawn = 0;
     }
 
     fn add(&mut self, session: &Session, line: String) -> Result<()> {
@@ -93,9 +103,9 @@ impl View {
     fn tell_change(&mut self, session: &Session, instance: &Instance) -> Result<()> {
         let now = clock::now();
         let doing = doing(instance, now);
-        let what = doing.split(" in ").next().unwrap_or_default();
+        let what = doing.split(" in ").next().and_then(|what| what.split(": due").next());
         let step = instance.meta.current_step.as_ref().map(|step| step.name.as_str());
-        let said = format!("{}{what}{step:?}", instance.details.status);
+        let said = format!("{}{what:?}{step:?}", instance.details.status);
         if said == self.said {
             return Ok(());
         }
