@@ -14,8 +14,8 @@ use crate::{help, time};
     name = "piton",
     version,
     about = "See and steer Piton's workflows from a terminal",
-    long_about = "See and steer Piton's workflows from a terminal: which instances there are, what each is doing or \
-                  waiting for, what happened to it; start one, send it an event, pause, resume, restart or end it. \
+    long_about = "See and steer Piton's workflows from a terminal: which instances there are, what each is doing or waiting\n\
+                  for, what happened to it; start one, send it an event, pause, resume, restart or end it.\n\
                   Everything goes through Piton's HTTP API.",
     after_help = "Examples and everything about configuration: piton --help",
     after_long_help = help::ROOT,

@@ -55,7 +55,8 @@ struct Broken {
     failure: Failure,
     /// Whether the server cannot have seen the request.
     unsent: bool,
-    retry_after: Option<Duration>,
+    /// What the server asks for, in seconds.
+    retry_after_s: Option<u16>,
 }
 
 impl Client {
@@ -116,7 +117,8 @@ impl Client {
                 return Err(broken.failure);
             }
             retries_left -= 1;
-            clock::wait(broken.retry_after.unwrap_or(delay).min(RETRY_DELAY_MAX));
+            let asked = broken.retry_after_s.map(|seconds| Duration::from_secs(seconds.into()));
+            clock::wait(asked.unwrap_or(delay).min(RETRY_DELAY_MAX));
             delay *= 2;
         }
     }
@@ -176,7 +178,7 @@ impl Client {
         mut response: Response<Body>,
     ) -> std::result::Result<T, Broken> {
         let status = response.status();
-        let retry_after = retry_after(response.headers());
+        let retry_after_s = retry_after_s(response.headers());
         let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
         let text = text.map_err(|error| {
             Broken::from(Failure::unreachable(format!("the answer broke off: {error}")))
@@ -189,31 +191,28 @@ impl Client {
         {
             failure.next = Some(self.about_the_base_url());
         }
-        Err(Broken { failure, unsent: false, retry_after })
+        Err(Broken { failure, unsent: false, retry_after_s })
     }
 
     fn no_answer(&self, error: &ureq::Error, timeout: Duration) -> Broken {
         let host = &self.settings.base_url;
-        let unsent = match error {
-            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
-            ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-            ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => true,
-            _ => false,
+        let refused =
+            |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+        let unsent = matches!(
+            error,
+            ureq::Error::HostNotFound
+                | ureq::Error::ConnectionFailed
+                | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
+        ) || matches!(error, ureq::Error::Io(error) if refused(error));
+        let failure = if matches!(error, ureq::Error::Timeout(_)) {
+            let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+            let message = format!("no answer from {host} within {}", words(ms));
+            Failure::unreachable(message).next("give it more time with --timeout 2m")
+        } else {
+            Failure::unreachable(format!("cannot reach {host}: {error}"))
+                .next(self.about_the_base_url())
         };
-        let failure = match error {
-            ureq::Error::Timeout(_) => {
-                let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-                let message = format!("no answer from {host} within {}", words(ms));
-                Failure::unreachable(message).next("give it more time with --timeout 2m")
-            }
-            ureq::Error::HostNotFound => {
-                Failure::unreachable(format!("there is no such host: {host}"))
-                    .next(self.about_the_base_url())
-            }
-            error => Failure::unreachable(format!("cannot reach {host}: {error}"))
-                .next(self.about_the_base_url()),
-        };
-        Broken { failure, unsent, retry_after: None }
+        Broken { failure, unsent, retry_after_s: None }
     }
 
     fn not_piton(&self, error: &serde_json::Error) -> Failure {
@@ -236,7 +235,7 @@ impl Client {
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Self {
-        Self { failure, unsent: false, retry_after: None }
+        Self { failure, unsent: false, retry_after_s: None }
     }
 }
 
@@ -254,9 +253,8 @@ fn refusal(status: StatusCode, text: &str) -> Failure {
     Failure { code: Some(code), details, passing, ..Failure::refused(message) }
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get("retry-after")?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+fn retry_after_s(headers: &HeaderMap) -> Option<u16> {
+    headers.get("retry-after")?.to_str().ok()?.parse().ok()
 }
 
 fn moved(target: &str) -> Failure {

@@ -50,13 +50,12 @@ pub(crate) fn json_pretty(raw: &str, indent: &str) -> String {
 fn layout(raw: &str, indent: Option<&str>) -> String {
     let mut out = indent.unwrap_or_default().to_owned();
     let mut depth = 0_usize;
-    let break_line = |out: &mut String, depth: usize| match indent {
-        Some(indent) => {
+    let break_line = |out: &mut String, depth: usize| {
+        if let Some(indent) = indent {
             out.push('\n');
             out.push_str(indent);
             out.push_str(&"  ".repeat(depth));
         }
-        None => {}
     };
     let mut rest = raw;
     while let Some(c) = rest.chars().next() {

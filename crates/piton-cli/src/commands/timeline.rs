@@ -48,14 +48,15 @@ pub(crate) fn draw(instance: &Instance, run: &Run, paint: Paint, now: Moment, fu
         text: writer.note_cut(log_text(line, paint, full)),
     }));
     let is_current = instance.meta.run_number == run.number;
-    if is_current && run.complete_until.is_none() {
-        entries.extend(writer.end(instance));
-    }
     if let Some(until) = run.complete_until {
         entries.retain(|entry| entry.at <= until);
     }
     // Stable: what happened in the same millisecond stays in the order of its kind.
     entries.sort_by_key(|entry| entry.at);
+    // The end comes last, whatever the clocks say: a line may be stamped a moment after it.
+    if is_current && run.complete_until.is_none() {
+        entries.extend(writer.end(instance));
+    }
     let waits: Vec<Wait> = run.steps.iter().filter_map(|step| wait_of(step, now)).collect();
     let mut lines = vec![head(instance, run, paint)];
     lines.extend(body(&entries, &waits, paint));
