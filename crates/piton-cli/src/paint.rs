@@ -20,7 +20,7 @@ impl Paint {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        if self.on && !text.is_empty() {
+        if self.on && !text.is_empty() && !code.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
             text.to_owned()
@@ -46,7 +46,7 @@ impl Paint {
             "errored" | "error" => "31",
             "terminated" | "paused" | "warn" => "33",
             "active" | "waiting" | "running" => "36",
-            _ => "0",
+            _ => "",
         }
     }
 }

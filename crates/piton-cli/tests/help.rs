@@ -53,7 +53,12 @@ fn completions_and_man_pages_know_every_command() {
         }
     }
     let page = run(piton(&["man"]), "").stdout;
-    assert!(page.contains(".TH piton 1") && page.contains("PITON_BASE_URL"), "{page}");
+    assert!(
+        page.contains(".TH piton 1")
+            && page.contains(".nf\nThe command tree:")
+            && page.contains("PITON_BASE_URL"),
+        "{page}"
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let ran = run(piton(&["man", &folder.path().display().to_string()]), "");
     assert_eq!(ran.exit(), 0, "{}", ran.stderr);

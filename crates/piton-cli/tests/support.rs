@@ -235,7 +235,9 @@ fn normal_part(part: &str) -> String {
             said.push(word.to_owned());
         }
     }
-    said.join(" ").replace("<date> <time>", "<time>")
+    let said = said.join(" ").replace("<date> <time>", "<time>");
+    // What happened in this very millisecond.
+    said.replace("now (<time>", "<span> ago (<time>")
 }
 
 fn is_number(word: &str) -> bool {
@@ -263,6 +265,7 @@ fn what_differs_from_run_to_run_is_taken_out() {
             "  created    5 min 3 s ago (2026-11-15 12:00:00 UTC)",
             "  created  <span> ago (<time> UTC)",
         ),
+        ("  created    now (2026-11-15 12:00:00 UTC)", "  created  <span> ago (<time> UTC)"),
         ("a     12 ms  x", "a  <span>  x"),
         ("times out in 23 h 59 min", "times out in <span>"),
         ("ended, after 1.2 s", "ended, after <span>"),
