@@ -1,6 +1,6 @@
 //! `piton-bench`: the speed Piton stands for, measured against what the disk can do.
 //!
-//! A number of this machine means little on another one. So every workload that can be done by bare SQLite is, in the
+//! A number of this machine means little on another one. So every workload that can be done by the bare database is, in the
 //! same run and in turns with the engine, and what counts is the ratio. Durability is as shipped: WAL, `FULL`.
 //!
 //! ```text
@@ -23,13 +23,13 @@ mod workload;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::report::Row;
-use crate::workload::{Bench, Probe, Workload};
+use crate::workload::{Bench, PostgresServer, Probe, Workload};
 
 /// Measure Piton against bare SQLite on this machine.
 ///
@@ -42,6 +42,7 @@ use crate::workload::{Bench, Probe, Workload};
 Examples:
   cargo xtask bench                                   every workload, under three minutes
   cargo xtask bench --quick                           a first impression, under one minute
+  cargo xtask bench --store postgres                  on a private PostgreSQL, against bare inserts there
   piton-bench --workload throughput_256 --json -      one workload, as JSON on stdout"
 )]
 struct Args {
@@ -124,12 +125,6 @@ async fn run(args: &Args) -> Result<ExitCode> {
         args.probe.run().await?;
         return Ok(ExitCode::SUCCESS);
     }
-    match args.store {
-        StoreKind::Sqlite => {}
-        StoreKind::Postgres => bail!(
-            "PostgreSQL is not supported by this version of Piton, so there is nothing to measure: use --store sqlite"
-        ),
-    }
     let rows = measure(args).await?;
     let missed = rows.iter().any(Row::is_missed);
     write_results(args.json.as_deref(), &rows)?;
@@ -155,9 +150,22 @@ async fn measure(args: &Args) -> Result<Vec<Row>> {
     eprintln!();
     let bench = Bench::new(dir.path(), args.plan());
     let mut rows = Vec::new();
-    for workload in args.workloads() {
-        let measured = workload.measure(&bench).await;
-        rows.push(measured.with_context(|| format!("workload {} failed", workload.name()))?);
+    let failed = |workload: &Workload| format!("workload {} failed", workload.name());
+    match args.store {
+        StoreKind::Sqlite => {
+            for workload in args.workloads() {
+                let measured = workload.measure(&bench).await;
+                rows.push(measured.with_context(|| failed(workload))?);
+            }
+        }
+        StoreKind::Postgres => {
+            let server = PostgresServer::find().await?;
+            eprintln!("{server}\n");
+            for workload in args.workloads().iter().filter(|workload| workload.is_for_postgres()) {
+                let measured = workload.measure_on_postgres(&bench, &server).await;
+                rows.push(measured.with_context(|| failed(workload))?);
+            }
+        }
     }
     dir.close().context("cannot remove the databases of the benchmark")?;
     Ok(rows)

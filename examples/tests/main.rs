@@ -1,6 +1,7 @@
 //! Runs every example as a user would, in an empty directory, and checks what it says.
 
 mod kill_nine;
+mod many_workers;
 mod readme;
 
 use std::path::Path;

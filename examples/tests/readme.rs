@@ -4,7 +4,8 @@ use std::path::Path;
 
 use piton::prelude::*;
 use piton::{InstanceHandle, InstanceStatus};
-use piton_examples::shop::{Order, Receipt};
+use piton_examples::shop::{Approval, Order, Receipt};
+use piton_testing::Harness;
 use tracing_subscriber::prelude::*;
 
 const README: &str = include_str!("../../README.md");
@@ -26,7 +27,7 @@ fn the_program_in_the_readme_is_the_example() {
 fn every_other_line_of_code_in_the_readme_is_compiled_here() {
     let compiled: Vec<_> = SNIPPETS.lines().map(str::trim).collect();
     let blocks: Vec<_> = README.split("```rust,ignore\n").skip(1).collect();
-    assert_eq!(blocks.len(), 3);
+    assert_eq!(blocks.len(), 4);
     for block in blocks {
         let code = block.split("```").next().expect("the block");
         for line in code.lines().map(without_comment).filter(|line| !line.is_empty()) {
@@ -57,6 +58,32 @@ fn logging(step: &Step, order: &Order) {
     tracing_subscriber::registry().with(piton::durable_log_layer()).init();
 }
 
+async fn testing(order: Order) -> Result<Receipt> {
+    let harness = Harness::memory([workflow("checkout", checkout)]).await?;
+    harness.mock("charge card").attempt(1).fails(Error::new("the gateway is busy"));
+    harness.mock_wait("approval").receives(&Approval { by: "Ada".into() });
+    let instance = harness.create::<_, Receipt>("checkout", order).await?;
+    harness.run_to_end().await?;
+    let receipt = harness.result(&instance).await?;
+    Ok(receipt)
+}
+
+#[tokio::test]
+async fn the_test_in_the_readme_passes() -> Result<()> {
+    let order = Order { id: "order-123".into(), cents: 4_200 };
+    assert_eq!(testing(order).await?.approved_by, "Ada");
+    Ok(())
+}
+
+/// The workflow of the README, as far as its test is concerned.
+async fn checkout(order: Event<Order>, step: &Step) -> Result<Receipt> {
+    let payment = step.run("charge card", async { Ok(order.id.clone()) }).await?;
+    step.sleep("cooling-off period", "14 days").await?;
+    let approval: Approval = step.wait_for_event("approval", "approved").await?;
+    let (label, mail) = ("label".to_owned(), "mail".to_owned());
+    Ok(Receipt { payment, approved_by: approval.by, label, mail })
+}
+
 #[rustfmt::skip]
 async fn looking(engine: &Engine, order: Order) -> Result<InstanceHandle<Receipt>> {
     let orders = engine.workflow::<Order, Receipt>("checkout")?;
@@ -66,6 +93,7 @@ async fn looking(engine: &Engine, order: Order) -> Result<InstanceHandle<Receipt
     instance.status().await?;
     instance.describe().await?;
     instance.history().await?;
+    instance.export().await?;
     orders.list().status(InstanceStatus::Errored).await?;
     Ok(instance)
 }

@@ -4,8 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use private_postgres::Place;
 
 use crate::cargo;
+use crate::postgres::Database;
 use crate::stages::Stages;
 
 /// Build `piton-bench` for release and run it.
@@ -16,13 +18,14 @@ use crate::stages::Stages;
 Examples:
   cargo xtask bench                              every workload, full length
   cargo xtask bench --quick --store sqlite       a first impression, on SQLite only
+  cargo xtask bench --store postgres             on a private PostgreSQL, started for it
   cargo xtask bench --json results.json          also write the numbers to a file")]
 pub(crate) struct Args {
     /// Shorter runs: good for a comparison while working, too noisy to publish
     #[arg(long)]
     quick: bool,
 
-    /// Measure this store only, for example `sqlite`
+    /// Measure this store: `sqlite`, or `postgres` on a private server (or the one of PITON_TEST_POSTGRES_URL)
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
 
@@ -38,7 +41,15 @@ pub(crate) fn run(args: &Args, stages: &mut Stages) -> Result<()> {
 
 /// Runs the benchmark with its own arguments.
 pub(crate) fn run_with<S: AsRef<OsStr>>(bench_args: impl IntoIterator<Item = S>) -> Result<()> {
+    let bench_args: Vec<OsString> =
+        bench_args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let mut command = cargo::command(["run", "--release", "-p", "piton-bench", "--"]);
+    // On disk: what is measured includes its syncs.
+    let on_postgres = bench_args.iter().any(|arg| arg == "postgres");
+    let database = on_postgres.then(|| Database::open(Place::Disk)).transpose()?;
+    if let Some(database) = &database {
+        database.tell(&mut command);
+    }
     command.args(bench_args);
     cargo::run(command)
 }

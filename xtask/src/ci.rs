@@ -3,15 +3,22 @@
 use anyhow::Result;
 
 use crate::stages::Stages;
-use crate::{bench, cargo, sim, test, tidy};
+use crate::{bench, cargo, sim, test, tidy, torture};
 
 /// How many histories are simulated: a minute or two on two cores.
 const SIM_SEEDS: &str = "20000";
 
+/// How often a loaded process is killed: some seconds. Hundreds are for `cargo xtask torture`.
+const KILLS: &str = "20";
+
+/// In how many states a power loss may leave the files: a minute or two.
+const POWER_STATES: &str = "10000";
+
 /// Run all that continuous integration runs, cheapest first, up to the first failure.
 ///
-/// The stages: formatting, tidy, clippy and rustdoc without a warning, all tests, twenty thousand simulated histories, a
-/// tiny benchmark so that it cannot rot, and `cargo deny check` if cargo-deny is installed. Ends with a table of how long each of them took.
+/// The stages: formatting, tidy, clippy and rustdoc without a warning, all tests, twenty thousand simulated histories that
+/// reach every rare state, the planted bugs that the simulator must find, twenty kills, ten thousand
+/// power losses, a tiny benchmark so that it cannot rot, and `cargo deny check` if cargo-deny is installed. Ends with a table of how long each of them took.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,8 +32,16 @@ pub(crate) fn run(stages: &mut Stages) -> Result<()> {
     stages.run("clippy", clippy)?;
     stages.run("doc", doc)?;
     test::run_all(&["--profile", "ci"], stages)?;
-    stages.run("sim", || sim::run_with(&["--seeds", SIM_SEEDS]))?;
+    stages.run("sim", || sim::run_with(&["--seeds", SIM_SEEDS, "--every-rare-state"]))?;
+    stages.run("planted", || sim::run_with(&["--planted"]))?;
+    stages.run("torture", || torture::run_with(["kill", "--kills", KILLS]))?;
+    if torture::install_strace().is_ok() {
+        stages.run("power", || torture::run_with(["power", "--states", POWER_STATES]))?;
+    } else {
+        stages.skip("power", "strace is missing and could not be installed");
+    }
     stages.run("bench", || bench::run_with(["--tiny"]))?;
+    stages.run("bench pg", || bench::run_with(["--tiny", "--store", "postgres"]))?;
     // Last, as the only stage that needs the network: an advisory of today must not hide a broken test.
     if cargo::is_installed("deny") {
         stages.run("deny", || cargo::run(cargo::command(["deny", "check"])))?;

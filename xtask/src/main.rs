@@ -1,4 +1,4 @@
-//! The one door to everything a developer types: `cargo xtask test`, `ci`, `sim`, `bench` and `tidy`.
+//! The one door to everything a developer types: `cargo xtask test`, `ci`, `sim`, `torture`, `power`, `bench` and `tidy`.
 //!
 //! Each command is a sequence of named, timed [`Stages`]; the first one that fails ends it. A command says what it runs
 //! before it runs it, so that any line can be repeated by hand.
@@ -6,10 +6,12 @@
 mod bench;
 mod cargo;
 mod ci;
+mod postgres;
 mod sim;
 mod stages;
 mod test;
 mod tidy;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,8 @@ enum Command {
     Ci(ci::Args),
     Bench(bench::Args),
     Sim(sim::Args),
+    Torture(torture::KillArgs),
+    Power(torture::PowerArgs),
     Tidy(tidy::Args),
 }
 
@@ -40,6 +44,8 @@ impl Command {
             Command::Ci(ci::Args) => ci::run(stages),
             Command::Bench(args) => bench::run(args, stages),
             Command::Sim(args) => sim::run(args, stages),
+            Command::Torture(args) => torture::kill(args, stages),
+            Command::Power(args) => torture::power(args, stages),
             Command::Tidy(tidy::Args) => tidy::run(stages),
         }
     }

@@ -1,14 +1,19 @@
 //! `cargo xtask test`: every test of the workspace.
 
 use anyhow::Result;
+use private_postgres::Place;
 
 use crate::cargo;
+use crate::postgres::Database;
 use crate::stages::Stages;
 
 /// Run all tests: unit, integration, example and documentation tests.
 ///
 /// Runs `cargo nextest run --workspace` if cargo-nextest is installed, otherwise `cargo test` for the same targets, and
 /// then `cargo test --doc --workspace`, because nextest does not run documentation tests.
+///
+/// The tests of the PostgreSQL store run on a private server, started for them and stopped afterwards; set
+/// PITON_TEST_POSTGRES_URL to have them use another one. Each test has a schema of its own there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +43,7 @@ pub(crate) fn run_all(nextest_args: &[&str], stages: &mut Stages) -> Result<()> 
 }
 
 fn run_tests(nextest_args: &[&str], args: &[String]) -> Result<()> {
+    let database = Database::open(Place::Memory)?;
     let mut command = if cargo::is_installed("nextest") {
         cargo::command(["nextest", "run"].iter().chain(nextest_args))
     } else {
@@ -45,5 +51,6 @@ fn run_tests(nextest_args: &[&str], args: &[String]) -> Result<()> {
         cargo::command(["test", "--lib", "--bins", "--tests", "--examples"])
     };
     command.args(args);
+    database.tell(&mut command);
     cargo::run(command)
 }

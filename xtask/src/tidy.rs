@@ -20,7 +20,7 @@ use crate::stages::Stages;
 /// Check the house rules that clippy does not know.
 ///
 /// Rust files: at most 800 lines; no marker of unfinished work and no ignored test. In crates/, moreover: a module doc
-/// at the head of every source file; no unsafe code (rule R9); SQL in the two store modules and tests only (rule R8).
+/// at the head of every source file; no unsafe code (rule R9); SQL in the two store modules, the audit and tests only (rule R8).
 /// Markdown: every relative link leads to a file. CHANGELOG.md has an Unreleased section.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use piton::prelude::*;
-use piton::{InstanceHandle, InstanceStatus};
+use piton::{EngineBuilder, InstanceHandle, InstanceStatus};
 
 use super::starts::Starts;
 use super::{Bench, PATIENCE, STORE};
@@ -40,11 +40,21 @@ impl Workflow for Waiter {
 }
 
 pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
+    let database = bench.database("event");
+    let mut row = measure_on(bench, name, database.engine()).await?;
+    row.goal = Some(Goal::at_most(5.0, 2.0));
+    Ok(row)
+}
+
+pub(super) async fn measure_on(
+    bench: &Bench<'_>,
+    name: &'static str,
+    engine: EngineBuilder,
+) -> Result<Row> {
     let samples_max = bench.plan.event_samples;
     let progress = Progress::start(name, samples_max);
     let starts = Starts::default();
-    let database = bench.database("event");
-    let engine = database.engine().register(Waiter { starts: starts.clone() }).start().await?;
+    let engine = engine.register(Waiter { starts: starts.clone() }).start().await?;
     let waiter = engine.workflow::<u64, u64>(Waiter::NAME)?;
     let mut delays_ms = Vec::with_capacity(samples_max);
     let deadline = timer::now() + bench.plan.samples_for;
@@ -74,7 +84,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         unit: "ms",
         ceiling: None,
         ratio: None,
-        goal: Some(Goal::at_most(5.0, 2.0)),
+        goal: None,
         also: vec![Figure { name: "p50", value: p50, unit: "ms", goal: None }],
         note: format!("p99 of {samples} events, one at a time"),
     })

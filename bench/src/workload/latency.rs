@@ -15,15 +15,15 @@ use crate::{stats, timer};
 const STEPS: u64 = 3;
 
 /// The creation and each step; the end of the run shares the commit of the last step.
-const COMMITS: usize = 4;
+pub(super) const COMMITS: usize = 4;
 
 /// Delays by others only ever add: on a busy machine the fast samples are the true ones.
-const UNDISTURBED: f64 = 0.1;
+pub(super) const UNDISTURBED: f64 = 0.1;
 
 /// Pairs that are not counted: caches fill and files grow to their working size.
-const WARM_UP: usize = 10;
+pub(super) const WARM_UP: usize = 10;
 
-async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
+pub(super) async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
     let mut sum = *first;
     for i in 0..STEPS {
         sum += step.run(format!("step {i}"), async { Ok(i) }).await?;

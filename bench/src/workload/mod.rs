@@ -4,6 +4,7 @@ mod at_rest;
 mod event;
 mod http;
 mod latency;
+mod postgres;
 mod sleepers;
 mod starts;
 mod throughput;
@@ -19,6 +20,7 @@ use crate::plan::Plan;
 use crate::report::Row;
 
 pub(crate) use at_rest::Probe;
+pub(crate) use postgres::PostgresServer;
 
 /// Under which name the store appears in the results.
 const STORE: &str = "sqlite";
@@ -63,6 +65,34 @@ impl Workload {
             Workload::AtRest => "1,000,000 sleeping instances: start-up, idle CPU, memory",
             Workload::HttpCreate => {
                 "instances created over 64 connections, against an empty handler"
+            }
+        }
+    }
+
+    /// Whether it is measured on PostgreSQL, too.
+    pub(crate) fn is_for_postgres(self) -> bool {
+        match self {
+            Workload::Throughput256
+            | Workload::Throughput64
+            | Workload::Latency
+            | Workload::EventToStep => true,
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => false,
+        }
+    }
+
+    /// Measures it on PostgreSQL.
+    pub(crate) async fn measure_on_postgres(
+        self,
+        bench: &Bench<'_>,
+        server: &PostgresServer,
+    ) -> Result<Row> {
+        match self {
+            Workload::Throughput256 => postgres::throughput(bench, server, self.name(), 256).await,
+            Workload::Throughput64 => postgres::throughput(bench, server, self.name(), 64).await,
+            Workload::Latency => postgres::latency(bench, server, self.name()).await,
+            Workload::EventToStep => postgres::event(bench, server, self.name()).await,
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => {
+                anyhow::bail!("{} is not measured on PostgreSQL", self.name())
             }
         }
     }

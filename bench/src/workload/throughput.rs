@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use piton::WorkflowHandle;
 use piton::prelude::*;
+use piton::{EngineBuilder, WorkflowHandle};
 use tokio::task::JoinSet;
 
 use super::{Bench, Database, PATIENCE, STORE};
@@ -18,10 +18,10 @@ use crate::raw::{Order, ROWS_PER_TRANSACTION, RawSteps, StepRows};
 use crate::report::{Figure, Goal, Row};
 use crate::{process, stats, timer};
 
-const STEPS: u64 = 10;
+pub(super) const STEPS: u64 = 10;
 
 /// How long the engine runs to make the rows that the ceiling copies.
-const WARM_UP: Duration = Duration::from_millis(100);
+pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
 async fn ten_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
     let mut sum = *first;
@@ -40,7 +40,7 @@ pub(super) async fn measure(
     let plan = &bench.plan;
     let progress = Progress::start(name, plan.throughput_rounds);
     let sample = bench.database("throughput-sample");
-    engine_round(&sample, in_flight, WARM_UP).await?;
+    engine_round(sample.engine(), in_flight, WARM_UP).await?;
     let steps = StepRows::read(sample.path())?;
 
     let (mut ceilings, mut key_order, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ pub(super) async fn measure(
             samples.push(raw_round(&raw, &steps, plan.ceiling_round, order)?);
         }
         let database = bench.database(&format!("throughput-{round}"));
-        rounds.push(engine_round(&database, in_flight, plan.throughput_round).await?);
+        rounds.push(engine_round(database.engine(), in_flight, plan.throughput_round).await?);
         progress.step();
     }
     Ok(row(name, in_flight, &rounds, &ceilings, &key_order))
@@ -60,14 +60,14 @@ pub(super) async fn measure(
 
 /// What one round measured.
 #[derive(Clone, Copy, Debug)]
-struct Round {
-    steps_per_second: f64,
+pub(super) struct Round {
+    pub(super) steps_per_second: f64,
     /// CPU time of the whole process; unlike the speed it hardly depends on what else the machine does.
-    cpu_us_per_step: Option<f64>,
+    pub(super) cpu_us_per_step: Option<f64>,
 }
 
 impl Round {
-    fn new(steps: usize, elapsed: Duration, cpu: Option<Duration>) -> Round {
+    pub(super) fn new(steps: usize, elapsed: Duration, cpu: Option<Duration>) -> Round {
         let steps = steps as f64;
         Round {
             steps_per_second: steps / elapsed.as_secs_f64(),
@@ -118,7 +118,7 @@ fn row(
     }
 }
 
-fn range(samples: &[f64]) -> String {
+pub(super) fn range(samples: &[f64]) -> String {
     let (low, high) = (stats::percentile(samples, 0.0), stats::percentile(samples, 1.0));
     format!("{low:.0}..{high:.0}")
 }
@@ -143,13 +143,13 @@ fn raw_round(database: &Database, steps: &StepRows, span: Duration, order: Order
 }
 
 /// The engine.
-async fn engine_round(database: &Database, in_flight: usize, span: Duration) -> Result<Round> {
-    let engine = database
-        .engine()
-        .register(workflow("ten_steps", ten_steps))
-        .concurrency(in_flight)
-        .start()
-        .await?;
+pub(super) async fn engine_round(
+    engine: EngineBuilder,
+    in_flight: usize,
+    span: Duration,
+) -> Result<Round> {
+    let engine =
+        engine.register(workflow("ten_steps", ten_steps)).concurrency(in_flight).start().await?;
     let ten_steps = engine.workflow::<u64, u64>("ten_steps")?;
     let (start, cpu) = (timer::now(), process::cpu_time());
     let mut clients = JoinSet::new();

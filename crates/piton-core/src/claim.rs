@@ -1,5 +1,6 @@
 //! Which task runs next, and which instance is taken out of circulation.
 
+use crate::planted::{Bug, planted};
 use crate::record::{RecordedError, Task};
 use crate::{InstanceStatus, Span, TaskState, Timestamp};
 
@@ -10,6 +11,12 @@ pub const NEW_WORK_WAIT_MAX: Span = Span::from_millis(500);
 
 /// The share of a claim, one in this many, that new work gets once it has waited too long.
 pub const NEW_WORK_SHARE: usize = 4;
+
+/// Claims without progress that make a run suspect of killing its process.
+///
+/// Every run that is in flight when a process dies has made a claim for nothing, and only one of them is to blame.
+/// From here on a process advances one suspect at a time: **a run can only reach quarantine by its own doing.**
+pub const SUSPECT_CLAIMS: u32 = 5;
 
 /// The error of an instance that was claimed too often without getting anywhere.
 pub const QUARANTINED: &str = "Quarantined";
@@ -34,6 +41,8 @@ pub enum Claim {
     Hold(TaskChange, InstanceChange),
     /// It killed too many runners: it ends as errored, so that it cannot starve or crash the rest.
     Quarantine(TaskChange, InstanceChange),
+    /// It may be what killed its runners: it waits until a runner has no other suspect.
+    SetAside(TaskChange),
 }
 
 /// Whether the task may be claimed now.
@@ -42,7 +51,13 @@ pub fn is_due(task: &Task, now: Timestamp) -> bool {
         TaskState::Pending => task.run_at <= now,
         TaskState::Leased => task.lease_until.is_none_or(|until| until <= now),
         TaskState::Held => false,
+        TaskState::Suspect => true,
     }
+}
+
+/// Whether a leased task is of a run that must be the only suspect of its process.
+pub fn is_suspect(task: &Task) -> bool {
+    task.claims_without_progress > SUSPECT_CLAIMS
 }
 
 /// Decides what claiming this task means.
@@ -71,10 +86,14 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
         };
         return Claim::Quarantine(TaskChange::Delete, change);
     }
+    if task.claims_without_progress >= SUSPECT_CLAIMS && task.state != TaskState::Suspect {
+        let task = Task { state: TaskState::Suspect, lease_until: None, ..*task };
+        return Claim::SetAside(TaskChange::Put(task));
+    }
     Claim::Lease(Task {
         state: TaskState::Leased,
         lease_until: Some(now.plus(rules.lease)),
-        epoch: task.epoch + 1,
+        epoch: task.epoch + u64::from(!planted(Bug::ClaimKeepsEpoch)),
         claims_without_progress: task.claims_without_progress + 1,
         ..*task
     })
@@ -96,7 +115,8 @@ pub struct Due {
 /// while there is capacity. A claim too small to be shared goes to whoever has waited longer, so that
 /// neither can starve the other.
 pub fn share(wanted: usize, resuming: Due, new: Due) -> (usize, usize) {
-    let starving = new.count > 0 && new.oldest_waited >= NEW_WORK_WAIT_MAX;
+    let starving =
+        !planted(Bug::NewWorkStarves) && new.count > 0 && new.oldest_waited >= NEW_WORK_WAIT_MAX;
     let too_small = wanted < NEW_WORK_SHARE && resuming.count > 0;
     let reserved = match starving {
         true if too_small => usize::from(new.oldest_waited > resuming.oldest_waited).min(wanted),
@@ -167,6 +187,26 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_claimed_often_without_progress_is_set_aside_and_claimed_from_there() {
+        let rules = ClaimRules { claims_without_progress_max: 10, ..RULES };
+        let task = Task { claims_without_progress: SUSPECT_CLAIMS - 1, ..pending(0) };
+        let Claim::Lease(leased) = claim(&task, &rules, NOW) else { panic!("leased") };
+        assert!(!is_suspect(&leased), "not yet");
+        let expired = Task { claims_without_progress: SUSPECT_CLAIMS, ..leased };
+        let later = NOW.plus(rules.lease);
+        let Claim::SetAside(TaskChange::Put(aside)) = claim(&expired, &rules, later) else {
+            panic!("set aside")
+        };
+        assert_eq!((aside.state, aside.lease_until), (TaskState::Suspect, None));
+        assert_eq!((aside.epoch, aside.claims_without_progress), (5, SUSPECT_CLAIMS));
+        let Claim::Lease(alone) = claim(&aside, &rules, later) else { panic!("leased") };
+        assert_eq!((alone.state, alone.epoch), (TaskState::Leased, 6));
+        assert!(is_suspect(&alone));
+        let last = Task { claims_without_progress: 10, ..aside };
+        assert!(matches!(claim(&last, &rules, later), Claim::Quarantine(..)));
+    }
+
+    #[test]
     fn a_pause_whose_runner_died_takes_effect_on_the_next_claim() {
         let task = Task { pause_requested: true, ..pending(0) };
         let Claim::Hold(TaskChange::Put(held), instance) = claim(&task, &RULES, NOW) else {
@@ -207,5 +247,12 @@ mod tests {
         ] {
             assert_eq!(share(wanted, resuming, new), expected, "{wanted} {resuming:?} {new:?}");
         }
+    }
+
+    #[test]
+    fn work_that_does_not_exist_takes_nobodys_share() {
+        let resuming = Due { count: 1, oldest_waited: Span::from_millis(1) };
+        let none = Due { count: 0, oldest_waited: Span::from_millis(10_000) };
+        assert_eq!(share(1, resuming, none), (1, 0));
     }
 }

@@ -356,4 +356,15 @@ mod tests {
             prop_assert_eq!(Span(ms).to_string().into_span(), Ok(Span(ms)));
         }
     }
+
+    #[test]
+    fn eighteen_digits_are_understood_and_no_more() {
+        assert_eq!(
+            Span::parse("123456789012345678ms").map(Span::as_millis),
+            Ok(123_456_789_012_345_678)
+        );
+        assert_eq!(Span::parse("0.00000000000000001s").map(Span::as_millis), Ok(0));
+        assert!(Span::parse("1234567890123456789ms").is_err());
+        assert!(Span::parse("0.000000000000000001s").is_err());
+    }
 }

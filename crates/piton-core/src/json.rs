@@ -36,3 +36,15 @@ impl fmt::Debug for Json {
         f.write_str(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_its_text() {
+        let json = Json::from_valid_text(r#"{"a":"ü"}"#);
+        assert_eq!(json.len_bytes(), 10);
+        assert_eq!(format!("{json:?}"), json.as_str());
+    }
+}

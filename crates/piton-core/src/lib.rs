@@ -20,6 +20,8 @@ pub mod json;
 pub mod lifecycle;
 pub mod limits;
 pub mod name;
+#[doc(hidden)]
+pub mod planted;
 pub mod record;
 pub mod refusal;
 pub mod retry;

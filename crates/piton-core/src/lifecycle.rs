@@ -6,6 +6,7 @@
 
 use crate::boundary::{InstanceChange, TaskChange, held, status_only};
 use crate::claim::is_due;
+use crate::planted::{Bug, planted};
 use crate::record::{RunNumber, Task};
 use crate::{Code, InstanceStatus, Refusal, TaskKind, TaskState, Timestamp};
 
@@ -48,7 +49,11 @@ pub fn pause(
             task: TaskChange::Put(Task { pause_requested: true, ..*task }),
             instance: None,
         }),
-        TaskState::Leased | TaskState::Pending => Some(Change {
+        TaskState::Pending if planted(Bug::PausedRunClaimed) => Some(Change {
+            task: TaskChange::Keep,
+            instance: Some(status_only(InstanceStatus::Paused)),
+        }),
+        TaskState::Leased | TaskState::Pending | TaskState::Suspect => Some(Change {
             task: TaskChange::Put(held(task, task.run_at, task.kind)),
             instance: Some(status_only(InstanceStatus::Paused)),
         }),
@@ -83,7 +88,9 @@ pub fn terminate(status: InstanceStatus, now: Timestamp) -> Result<Change, Refus
     refuse_terminal("terminate", status)?;
     let instance =
         InstanceChange { completed_at: Some(now), ..status_only(InstanceStatus::Terminated) };
-    Ok(Change { task: TaskChange::Delete, instance: Some(instance) })
+    let kept = planted(Bug::TerminateKeepsTask);
+    let task = if kept { TaskChange::Keep } else { TaskChange::Delete };
+    Ok(Change { task, instance: Some(instance) })
 }
 
 /// Starts run `run + 1`, from any status; the task returned replaces the old one, if there is one.
@@ -94,7 +101,7 @@ pub fn restart(run: RunNumber, task: Option<&Task>, now: Timestamp) -> Task {
         state: TaskState::Pending,
         run_at: now,
         lease_until: None,
-        epoch: task.map_or(0, |task| task.epoch) + 1,
+        epoch: task.map_or(0, |task| task.epoch) + u64::from(!planted(Bug::RestartKeepsEpoch)),
         claims_without_progress: 0,
         pause_requested: false,
     }
@@ -150,6 +157,7 @@ pub fn event_arrived(
     now: Timestamp,
 ) -> Result<TaskChange, Refusal> {
     refuse_terminal("send an event", status)?;
+    let waits_for_type = waits_for_type && !planted(Bug::WakeUpLost);
     Ok(match task {
         Some(task) if task.state == TaskState::Pending && waits_for_type && task.run_at > now => {
             TaskChange::Put(Task { run_at: now, kind: TaskKind::Wake, ..*task })
@@ -283,5 +291,13 @@ mod tests {
         assert_eq!(arrived(&running(), true), Ok(TaskChange::Keep), "its runner will look");
         assert_eq!(arrived(&paused(), true), Ok(TaskChange::Keep), "buffered until resumed");
         assert_eq!(arrived(&woken, true), Ok(TaskChange::Keep), "due already");
+    }
+
+    #[test]
+    fn a_run_that_an_event_wakes_is_woken_and_not_retried() {
+        let retrying = Task { kind: TaskKind::Retry, ..sleeping() };
+        let change = event_arrived(Waiting, Some(&retrying), true, NOW);
+        let Ok(TaskChange::Put(task)) = change else { panic!("{change:?}") };
+        assert_eq!((task.kind, task.run_at), (TaskKind::Wake, NOW));
     }
 }

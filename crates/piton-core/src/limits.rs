@@ -158,3 +158,50 @@ impl Limits {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_may_be_as_large_as_the_limit() {
+        let limits = Limits { payload_bytes_max: 6, ..Limits::default() };
+        let check =
+            |text: &str| limits.check_payload(|| "it".to_owned(), &Json::from_valid_text(text));
+        assert_eq!(check("\"four\""), Ok(()));
+        let refusal = check("\"fives\"").expect_err("one more");
+        assert_eq!(refusal.code, Code::PayloadTooLarge);
+        assert!(refusal.message.contains("it is 7 bytes"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn a_page_has_between_one_row_and_the_limit() {
+        let limits = Limits::default();
+        for size in [1, 2, limits.page_size_max] {
+            assert_eq!(limits.check_page_size(size), Ok(size));
+        }
+        for size in [0, limits.page_size_max + 1] {
+            let refusal = limits.check_page_size(size).expect_err("out of range");
+            assert_eq!(refusal.code, Code::ValidationError);
+        }
+    }
+
+    #[test]
+    fn waits_have_two_bounds_and_sleeps_have_one() {
+        let limits = Limits::default();
+        let (min, max) = (limits.wait_timeout_min, limits.wait_timeout_max);
+        let one = Span::from_millis(1);
+        let less = |span: Span| Span::from_millis(span.as_millis() - one.as_millis());
+        let more = |span: Span| Span::from_millis(span.as_millis() + one.as_millis());
+        for fits in [min, more(min), less(max), max] {
+            assert_eq!(limits.check_wait_timeout(fits), Ok(fits));
+        }
+        for bad in [less(min), more(max)] {
+            limits.check_wait_timeout(bad).expect_err("out of range");
+        }
+        for fits in [Span::from_millis(-5), Span::ZERO, limits.sleep_max] {
+            assert_eq!(limits.check_sleep(fits), Ok(fits));
+        }
+        limits.check_sleep(more(limits.sleep_max)).expect_err("too long");
+    }
+}

@@ -181,4 +181,11 @@ mod tests {
             assert_eq!(refusal.code, Code::InvalidStepName);
         }
     }
+
+    #[test]
+    fn a_name_that_is_too_long_is_told_by_its_beginning() {
+        let name = format!("{}{}", "s".repeat(40), "t".repeat(300));
+        let refusal = StepName::parse(&name, &Limits::default()).expect_err("too long");
+        assert!(refusal.message.contains(&format!("{}…", "s".repeat(40))), "{}", refusal.message);
+    }
 }

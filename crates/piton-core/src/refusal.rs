@@ -140,3 +140,14 @@ impl From<crate::DurationError> for Refusal {
         Self::new(Code::InvalidDuration, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_words_that_never_change() {
+        assert_eq!(Code::InstanceIdAlreadyExists.as_str(), "INSTANCE_ID_ALREADY_EXISTS");
+        assert_eq!(Code::Internal.to_string(), "INTERNAL");
+    }
+}

@@ -157,6 +157,8 @@ words!(
         Leased = "leased",
         /// The instance is paused: outside every index that claims look at.
         Held = "held",
+        /// Due, and claimed often without progress: a runner takes one such task at a time.
+        Suspect = "suspect",
     }
 );
 
@@ -195,5 +197,13 @@ mod tests {
             terminal,
             [&InstanceStatus::Complete, &InstanceStatus::Errored, &InstanceStatus::Terminated]
         );
+    }
+
+    #[test]
+    fn two_step_statuses_are_final_and_three_kinds_of_task_resume() {
+        let settled: Vec<_> = StepStatus::ALL.iter().filter(|s| s.is_settled()).collect();
+        assert_eq!(settled, [&StepStatus::Completed, &StepStatus::Errored]);
+        let resuming: Vec<_> = TaskKind::ALL.iter().filter(|kind| kind.is_resuming()).collect();
+        assert_eq!(resuming, [&TaskKind::Resume, &TaskKind::Retry, &TaskKind::Wake]);
     }
 }

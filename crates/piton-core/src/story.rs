@@ -113,3 +113,16 @@ pub fn step_name_reused(step: &StepName) -> SystemLine {
 pub fn log_line_mended(what: &str) -> SystemLine {
     line(LogLevel::Warn, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_about_a_step_says_which_and_which_attempt() {
+        let step = StepName::from_stored("charge");
+        let error = RecordedError::new("Gateway", "busy");
+        let line = step_failed(&step, 3, &error);
+        assert_eq!((line.step, line.attempt), (Some(step), Some(3)));
+    }
+}

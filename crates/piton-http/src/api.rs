@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::handler::Handler;
-use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
 use axum::routing::MethodRouter;
 use piton::runtime::{Ids, Runtime};
 use piton::{Engine, IntoSpan, Span};
 use tokio::sync::Semaphore;
 
 use crate::auth::{Permission, Policies, Policy};
+use crate::call::Call;
 use crate::guard::{Route, guard};
 use crate::host::Hosts;
 use crate::{openapi, routes};
@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) wait_max: Span,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
+    /// One tick at a time: each may advance many runs.
+    pub(crate) ticking: Arc<Semaphore>,
 }
 
 /// The HTTP API of an engine, on its way to becoming an [`axum::Router`].
@@ -43,7 +45,7 @@ pub(crate) struct Core {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> anyhow::Result<()> {
 /// let engine = Engine::builder("memory:").register(workflow("greet", greet)).start().await?;
-/// let tokens = BearerTokens::new().token("a long secret", Permission::ALL);
+/// let tokens = BearerTokens::new().token("a long secret", Permission::ALL)?;
 /// let app: axum::Router = axum::Router::new()
 ///     .nest("/api/workflows", Api::new(engine.clone()).authorize(tokens).router())
 ///     .merge(piton_http::health(engine));
@@ -120,10 +122,10 @@ impl Api {
         self
     }
 
-    /// Answers requests under these host names, too. Addresses and `localhost` are always answered.
-    pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        if let Hosts::Names(known) = &mut self.hosts {
-            known.extend(names.into_iter().map(Into::into));
+    /// Answers requests under these host names, too, on any port. Addresses and `localhost` are always answered.
+    pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        for name in names {
+            self.hosts.allow(name.as_ref());
         }
         self
     }
@@ -134,7 +136,7 @@ impl Api {
         self
     }
 
-    /// Switches the tick route on. Off by default.
+    /// Switches the tick route on. Off by default. It serves one tick at a time.
     pub fn enable_tick(mut self) -> Self {
         self.tick_enabled = true;
         self
@@ -184,11 +186,17 @@ impl Api {
             tick_enabled: self.tick_enabled,
             request_time_max: self.request_time_max,
             wait_max: self.wait_max,
-            in_flight: Arc::new(Semaphore::new(self.in_flight_max)),
-            waiting: Arc::new(Semaphore::new(self.waiting_max)),
+            in_flight: places(self.in_flight_max),
+            waiting: places(self.waiting_max),
+            ticking: places(1),
         });
         routes(&core)
     }
+}
+
+/// That many, or as many as can be counted.
+pub(crate) fn places(max: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)))
 }
 
 impl fmt::Debug for Api {
@@ -197,49 +205,90 @@ impl fmt::Debug for Api {
     }
 }
 
+/// Every route: which handler serves it, and which permission it takes.
 fn routes(core: &Arc<Core>) -> Router {
     use Permission::{Create, Events, Manage, Read, Tick};
-    const fn route(path: &'static str, get: Option<Permission>, post: Option<Permission>) -> Route {
-        Route { path, get, post, waits: false }
-    }
-    let reads = |path| route(path, Some(Read), None);
-    let does = |path, permission| route(path, None, Some(permission));
-    let only = || MethodRouter::new().fallback(routes::method_not_allowed);
-    let table: [(Route, MethodRouter<Arc<Core>>); 12] = [
-        (reads("/"), only().get(routes::list_workflows)),
-        (reads("/openapi.json"), only().get(openapi::serve)),
-        (
-            route("/{workflow}/instances", Some(Read), Some(Create)),
-            only().get(routes::list_instances).post(routes::create_instance),
-        ),
+    let at = |path| Mount::new(core, path);
+    let nowhere = Mount::new(core, "").otherwise(routes::route_not_found);
+    [
+        at("/").get(Read, routes::list_workflows),
+        at("/openapi.json").get(Read, openapi::serve),
+        at("/{workflow}/instances")
+            .get(Read, routes::list_instances)
+            .post(Create, routes::create_instance),
         // `batch` is an id like any other for those who read; only `POST` gives it a meaning.
-        (
-            route("/{workflow}/instances/{instance}", Some(Read), Some(Create)),
-            MethodRouter::new()
-                .fallback(routes::instance_method_not_allowed)
-                .get(routes::get_instance)
-                .post(routes::create_batch),
-        ),
-        (
-            Route { waits: true, ..reads("/{workflow}/instances/{instance}/result") },
-            only().get(routes::get_result),
-        ),
-        (reads("/{workflow}/instances/{instance}/history"), only().get(routes::get_history)),
-        (does("/{workflow}/instances/{instance}/events", Events), only().post(routes::send_event)),
-        (does("/{workflow}/instances/{instance}/pause", Manage), only().post(routes::pause)),
-        (does("/{workflow}/instances/{instance}/resume", Manage), only().post(routes::resume)),
-        (
-            does("/{workflow}/instances/{instance}/terminate", Manage),
-            only().post(routes::terminate),
-        ),
-        (does("/{workflow}/instances/{instance}/restart", Manage), only().post(routes::restart)),
-        (does("/_runner/tick", Tick), only().post(routes::tick)),
-    ];
-    let guarded = |route| from_fn_with_state((Arc::clone(core), route), guard);
-    let mut router = Router::new();
-    for (route, methods) in table {
-        router = router.route(route.path, methods.layer(guarded(route)));
+        at("/{workflow}/instances/{instance}")
+            .otherwise(routes::instance_method_not_allowed)
+            .get(Read, routes::get_instance)
+            .post(Create, routes::create_batch),
+        at("/{workflow}/instances/{instance}/result").may_wait().get(Read, routes::get_result),
+        at("/{workflow}/instances/{instance}/history").get(Read, routes::get_history),
+        at("/{workflow}/instances/{instance}/events").post(Events, routes::send_event),
+        at("/{workflow}/instances/{instance}/pause").post(Manage, routes::pause),
+        at("/{workflow}/instances/{instance}/resume").post(Manage, routes::resume),
+        at("/{workflow}/instances/{instance}/terminate").post(Manage, routes::terminate),
+        at("/{workflow}/instances/{instance}/restart").post(Manage, routes::restart),
+        at("/_runner/tick").post(Tick, routes::tick),
+    ]
+    .into_iter()
+    .fold(Router::new(), |router, mount| router.route(mount.path, mount.methods))
+    .fallback_service(nowhere.methods)
+}
+
+/// One path with the handlers of its methods, each behind the guard.
+struct Mount<'a> {
+    core: &'a Arc<Core>,
+    path: &'static str,
+    waits: bool,
+    methods: MethodRouter,
+}
+
+impl<'a> Mount<'a> {
+    fn new(core: &'a Arc<Core>, path: &'static str) -> Self {
+        let mount = Self { core, path, waits: false, methods: MethodRouter::new() };
+        mount.otherwise(routes::method_not_allowed)
     }
-    let nowhere = route("", None, None);
-    router.fallback(routes::route_not_found.layer(guarded(nowhere))).with_state(Arc::clone(core))
+
+    /// Its requests may wait for something to happen.
+    fn may_wait(self) -> Self {
+        Self { waits: true, ..self }
+    }
+
+    fn route(&self, permission: Option<Permission>) -> (Arc<Core>, Route) {
+        let route = Route { path: self.path, permission, waits: self.waits };
+        (Arc::clone(self.core), route)
+    }
+
+    fn get<F: Future<Output: IntoResponse> + Send + 'static>(
+        mut self,
+        permission: Permission,
+        handler: impl Fn(Arc<Core>, Call) -> F + Copy + Send + Sync + 'static,
+    ) -> Self {
+        let (core, route) = self.route(Some(permission));
+        let serve = move |request| guard(Arc::clone(&core), route, request, handler);
+        self.methods = self.methods.get(serve);
+        self
+    }
+
+    fn post<F: Future<Output: IntoResponse> + Send + 'static>(
+        mut self,
+        permission: Permission,
+        handler: impl Fn(Arc<Core>, Call) -> F + Copy + Send + Sync + 'static,
+    ) -> Self {
+        let (core, route) = self.route(Some(permission));
+        let serve = move |request| guard(Arc::clone(&core), route, request, handler);
+        self.methods = self.methods.post(serve);
+        self
+    }
+
+    /// What serves every other method.
+    fn otherwise<F: Future<Output: IntoResponse> + Send + 'static>(
+        mut self,
+        handler: impl Fn(Arc<Core>, Call) -> F + Copy + Send + Sync + 'static,
+    ) -> Self {
+        let (core, route) = self.route(None);
+        let serve = move |request| guard(Arc::clone(&core), route, request, handler);
+        self.methods = self.methods.fallback(serve);
+        self
+    }
 }

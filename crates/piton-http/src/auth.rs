@@ -1,8 +1,8 @@
 //! Who may do what: hooks that the host provides, and a ready-made one for bearer tokens.
 //!
 //! **Deny by default.** A request goes through if the policy for every request, where there is one, and the policy for
-//! its permission, where there is one, both allow it, and at least one of them exists. A policy that fails or panics
-//! denies. Policies are asked before a byte of the body is read.
+//! its permission, where there is one, both allow it, and at least one of them exists. A policy that fails, panics or
+//! takes longer than the request may denies. Policies are asked before a byte of the body is read.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -51,7 +51,7 @@ pub struct AuthRequest {
     pub method: Method,
     /// The route below the mount point, such as `/{workflow}/instances`; empty if there is no such route.
     pub route: &'static str,
-    /// What it asks for; `None` if there is no such route.
+    /// What it asks for; `None` if there is no such route or method.
     pub permission: Option<Permission>,
     /// The workflow in the path, as the caller wrote it.
     pub workflow: Option<String>,
@@ -156,12 +156,22 @@ impl Policies {
         }
         Err(ApiError::forbidden("no policy allows this request").into_response())
     }
+
+    /// The answer to a request whose policies did not decide in time.
+    pub(crate) fn out_of_time() -> Response {
+        tracing::error!("a policy took too long, which denies the request");
+        denied()
+    }
+}
+
+/// All that is said when a policy could not decide.
+fn denied() -> Response {
+    ApiError::forbidden("the request was denied").into_response()
 }
 
 async fn ask(policy: &dyn Policy, request: Arc<AuthRequest>) -> Result<(), Response> {
     // The call itself may panic as well as the future it returns.
     let decision = AssertUnwindSafe(async { policy.decide(request).await }).catch_unwind().await;
-    let denied = || ApiError::forbidden("the request was denied");
     Err(match decision {
         Ok(Ok(Decision::Allow)) => return Ok(()),
         Ok(Ok(Decision::Deny(message))) => ApiError::forbidden(message).into_response(),
@@ -169,11 +179,11 @@ async fn ask(policy: &dyn Policy, request: Arc<AuthRequest>) -> Result<(), Respo
         Ok(Ok(Decision::Answer(response))) => *response,
         Ok(Err(error)) => {
             tracing::error!(?error, "a policy failed, which denies the request");
-            denied().into_response()
+            denied()
         }
         Err(_) => {
             tracing::error!("a policy panicked, which denies the request");
-            denied().into_response()
+            denied()
         }
     })
 }
@@ -185,10 +195,13 @@ async fn ask(policy: &dyn Policy, request: Arc<AuthRequest>) -> Result<(), Respo
 /// ```
 /// use piton_http::{BearerTokens, Permission};
 ///
+/// # fn main() -> piton::Result<()> {
 /// let tokens = BearerTokens::new()
-///     .token("the operators' secret", Permission::ALL)
-///     .token("the dashboard's secret", [Permission::Read]);
+///     .token("the operators' secret", Permission::ALL)?
+///     .token("the dashboard's secret", [Permission::Read])?;
 /// # let _ = tokens;
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Default)]
 pub struct BearerTokens {
@@ -207,16 +220,30 @@ impl BearerTokens {
         Self::default()
     }
 
-    /// Lets whoever has this token do what `permissions` say.
-    #[must_use]
+    /// Lets whoever has this token do what `permissions` say. White space around it does not count, and a token that is
+    /// given again gets these permissions as well.
+    ///
+    /// # Errors
+    ///
+    /// If the token is empty: a secret that was never set would let everybody in.
     pub fn token(
         mut self,
         token: impl AsRef<str>,
         permissions: impl IntoIterator<Item = Permission>,
-    ) -> Self {
-        let digest = Sha256::digest(token.as_ref()).into();
-        self.tokens.push(Token { digest, permissions: permissions.into_iter().collect() });
-        self
+    ) -> piton::Result<Self> {
+        let token = token.as_ref().trim();
+        if token.is_empty() {
+            return Err(piton::Error::new("a bearer token is empty"));
+        }
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        match self.tokens.iter_mut().find(|known| known.digest == digest) {
+            Some(known) => known.permissions.extend(permissions),
+            None => {
+                let permissions = permissions.into_iter().collect();
+                self.tokens.push(Token { digest, permissions });
+            }
+        }
+        Ok(self)
     }
 
     fn find(&self, token: &str) -> Option<&Token> {

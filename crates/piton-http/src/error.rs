@@ -71,6 +71,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message)
     }
 
+    /// Nobody knows how far it came. Unlike [`overloaded`](Self::overloaded) it does not invite to try again.
+    pub(crate) fn timed_out() -> Self {
+        let message = "the request took too long; whether it was carried out is not known";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "TIMED_OUT", message)
+    }
+
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, Code::PayloadTooLarge.as_str(), message)
     }

@@ -4,10 +4,9 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use piton::Span;
@@ -15,7 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
 use crate::api::Core;
-use crate::auth::{AuthRequest, Permission};
+use crate::auth::{AuthRequest, Permission, Policies};
+use crate::call::{Call, Target};
 use crate::error::{ApiError, Cause};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -28,34 +28,27 @@ const REQUEST_ID_BYTES_MAX: usize = 64;
 pub(crate) struct Route {
     /// Below the mount point; empty if there is no such route.
     pub(crate) path: &'static str,
-    /// What `GET` asks for.
-    pub(crate) get: Option<Permission>,
-    /// What `POST` asks for.
-    pub(crate) post: Option<Permission>,
+    /// What it asks for; `None` if there is no such route or method.
+    pub(crate) permission: Option<Permission>,
     /// Whether its requests may wait for something to happen.
     pub(crate) waits: bool,
 }
 
-impl Route {
-    fn permission(&self, method: &Method) -> Option<Permission> {
-        match *method {
-            Method::GET | Method::HEAD => self.get,
-            Method::POST => self.post,
-            _ => None,
-        }
-    }
-}
-
-/// The guard of one route; wraps its handlers.
-pub(crate) async fn guard(
-    State((core, route)): State<(Arc<Core>, Route)>,
+/// Serves a request of this route with this handler, if it gets that far.
+pub(crate) async fn guard<F, R>(
+    core: Arc<Core>,
+    route: Route,
     request: Request,
-    next: Next,
-) -> Response {
+    handler: impl FnOnce(Arc<Core>, Call) -> F,
+) -> Response
+where
+    F: Future<Output = R>,
+    R: IntoResponse,
+{
     let id = request_id(&core, request.headers());
     let method = request.method();
     let span = tracing::info_span!("request", %method, route = route.path, id = ?id, status = tracing::field::Empty);
-    let answered = answer(&core, route, request, next).instrument(span.clone()).await;
+    let answered = answer(core, route, request, handler).instrument(span.clone()).await;
     let mut response = answered.unwrap_or_else(|response| response);
     span.record("status", response.status().as_u16());
     if let Some(Cause(cause)) = response.extensions_mut().remove() {
@@ -69,35 +62,48 @@ pub(crate) async fn guard(
 }
 
 /// `Err` is an answer as well: that of whoever stopped the request on its way.
-async fn answer(
-    core: &Core,
+async fn answer<F, R>(
+    core: Arc<Core>,
     route: Route,
     request: Request,
-    next: Next,
-) -> Result<Response, Response> {
-    let _room = room(core, route).map_err(IntoResponse::into_response)?;
+    handler: impl FnOnce(Arc<Core>, Call) -> F,
+) -> Result<Response, Response>
+where
+    F: Future<Output = R>,
+    R: IntoResponse,
+{
+    let _room = room(&core, route).map_err(IntoResponse::into_response)?;
     let (mut parts, body) = request.into_parts();
     core.hosts.check(&parts).map_err(IntoResponse::into_response)?;
+    let target = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let target = target.map(|params| Target::from(&params));
+    // One clock for the policies and the handler: whatever hangs, the request gives its room back.
+    let mut time_is_up = core.runtime.sleep(time_max(&core, route));
     if !core.policies.is_open() {
-        let about = about(route, &mut parts).await;
-        core.policies.check(about).await?;
-    }
-    check_content_type(&parts).map_err(IntoResponse::into_response)?;
-
-    let work = next.run(Request::from_parts(parts, body));
-    let work = AssertUnwindSafe(work).catch_unwind();
-    let extra = if route.waits { core.wait_max } else { Span::ZERO };
-    let time = Span::from_millis(core.request_time_max.as_millis() + extra.as_millis());
-    tokio::select! {
-        biased;
-        done = work => done.map_err(|panic| {
-            ApiError::internal(format!("a handler panicked: {}", panic_message(&*panic))).into_response()
-        }),
-        () = core.runtime.sleep(time) => {
-            let message = "the request took too long; whether it was carried out is not known";
-            Err(ApiError::overloaded(message).into_response())
+        let verdict = core.policies.check(about(route, &parts, target.as_ref().ok()));
+        tokio::select! {
+            biased;
+            verdict = verdict => verdict?,
+            () = &mut time_is_up => return Err(Policies::out_of_time()),
         }
     }
+    let target =
+        target.map_err(|_| ApiError::invalid("path", "the path is not UTF-8").into_response())?;
+    check_content_type(&parts).map_err(IntoResponse::into_response)?;
+
+    let work = AssertUnwindSafe(handler(core, Call::new(target, parts, body))).catch_unwind();
+    tokio::select! {
+        biased;
+        done = work => done.map(IntoResponse::into_response).map_err(|panic| {
+            ApiError::internal(format!("a handler panicked: {}", panic_message(&*panic))).into_response()
+        }),
+        () = time_is_up => Err(ApiError::timed_out().into_response()),
+    }
+}
+
+fn time_max(core: &Core, route: Route) -> Span {
+    let extra = if route.waits { core.wait_max } else { Span::ZERO };
+    Span::from_millis(core.request_time_max.as_millis().saturating_add(extra.as_millis()))
 }
 
 /// Room for one more request. Those that wait have a bound of their own, so that they never keep others out.
@@ -107,18 +113,15 @@ fn room(core: &Core, route: Route) -> Result<OwnedSemaphorePermit, ApiError> {
     room.map_err(|_| ApiError::overloaded("too many requests at the same time; try again"))
 }
 
-async fn about(route: Route, parts: &mut Parts) -> AuthRequest {
-    let path = RawPathParams::from_request_parts(parts, &()).await.ok();
-    let named = |wanted: &str| {
-        let mut params = path.iter().flatten();
-        params.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
-    };
+fn about(route: Route, parts: &Parts, target: Option<&Target>) -> AuthRequest {
+    let named =
+        |part: fn(&Target) -> &String| target.map(part).filter(|name| !name.is_empty()).cloned();
     AuthRequest {
         method: parts.method.clone(),
         route: route.path,
-        permission: route.permission(&parts.method),
-        workflow: named("workflow"),
-        instance: named("instance"),
+        permission: route.permission,
+        workflow: named(|target| &target.workflow),
+        instance: named(|target| &target.instance),
         headers: parts.headers.clone(),
     }
 }

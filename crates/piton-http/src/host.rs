@@ -18,6 +18,16 @@ pub(crate) enum Hosts {
 }
 
 impl Hosts {
+    /// Answers to this name as well. A port is not part of it.
+    pub(crate) fn allow(&mut self, name: &str) {
+        let name = name_of(name.trim());
+        if let Hosts::Names(known) = self
+            && !name.is_empty()
+        {
+            known.push(name.to_owned());
+        }
+    }
+
     pub(crate) fn check(&self, parts: &Parts) -> Result<(), ApiError> {
         let Hosts::Names(names) = self else {
             return Ok(());
@@ -54,7 +64,11 @@ mod tests {
 
     #[test]
     fn addresses_localhost_and_listed_names_are_answered() {
-        let names = ["piton.example".to_owned()];
+        let mut hosts = Hosts::Names(Vec::new());
+        for name in [" piton.example", "ported.example:443", "", ":80", "::1"] {
+            hosts.allow(name);
+        }
+        let Hosts::Names(names) = hosts else { panic!("still a list of names") };
         let allowed = |host| is_allowed(name_of(host), &names);
         for host in [
             "localhost",
@@ -64,6 +78,8 @@ mod tests {
             "[::1]:7420",
             "[::1]",
             "piton.example:443",
+            "ported.example",
+            "ported.example:7420",
         ] {
             assert!(allowed(host), "{host}");
         }

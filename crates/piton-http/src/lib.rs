@@ -11,6 +11,7 @@ struct Guide;
 mod api;
 mod auth;
 mod body;
+mod call;
 mod error;
 mod guard;
 mod health;

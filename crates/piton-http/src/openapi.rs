@@ -1,10 +1,15 @@
 //! The OpenAPI document, made of the handlers and shapes themselves.
 
-use axum::Json;
-use axum::extract::OriginalUri;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
+use std::sync::Arc;
 
+use axum::Json;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, Ref, ResponseBuilder};
+use utoipa::{Modify, OpenApi, ToSchema};
+
+use crate::api::Core;
+use crate::call::Call;
+use crate::error::ErrorBody;
 use crate::routes;
 
 #[derive(OpenApi)]
@@ -14,7 +19,7 @@ use crate::routes;
         description = "Durable workflows: create instances, look at them, send them events, steer them.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
-    modifiers(&Bearer),
+    modifiers(&Bearer, &TimedOut),
     security((), ("bearer" = [])),
     tags(
         (name = "workflows", description = "What can be created"),
@@ -50,6 +55,27 @@ impl Modify for Bearer {
     }
 }
 
+/// What every operation may answer, and what no caller may take for a refusal.
+struct TimedOut;
+
+impl Modify for TimedOut {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schema = Ref::from_schema_name(ErrorBody::name());
+        let response = ResponseBuilder::new()
+            .description(
+                "`TIMED_OUT`: it took too long, and whether it was carried out is not known.",
+            )
+            .content("application/json", Content::new(Some(schema)))
+            .build();
+        for item in document.paths.paths.values_mut() {
+            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+                let responses = &mut operation.responses.responses;
+                responses.insert("504".to_owned(), response.clone().into());
+            }
+        }
+    }
+}
+
 /// The OpenAPI 3.1 document of an API that is mounted at `mount`, such as `/api/workflows`.
 pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
     let routes = Document::openapi();
@@ -58,8 +84,8 @@ pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
     document.nest(mount, routes)
 }
 
-pub(crate) async fn serve(OriginalUri(uri): OriginalUri) -> Json<utoipa::openapi::OpenApi> {
+pub(crate) async fn serve(_: Arc<Core>, call: Call) -> Json<utoipa::openapi::OpenApi> {
     // Whatever comes before the name of this route is where the host has mounted the API.
-    let mount = uri.path().strip_suffix("/openapi.json").unwrap_or_default();
+    let mount = call.path().strip_suffix("/openapi.json").unwrap_or_default();
     Json(openapi(mount))
 }

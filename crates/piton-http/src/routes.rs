@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
-use axum::extract::{FromRequestParts, RawPathParams, RawQuery, State};
-use axum::http::request::Parts;
+use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use piton::{BatchItem, Code, ErrorKind, InstanceHandle, LogLevel, Span, WorkflowHandle};
+use piton::{BatchItem, Code, ErrorKind, Instance, InstanceHandle, LogLevel, Span, WorkflowHandle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::api::Core;
 use crate::body;
+use crate::call::{Call, Target};
 use crate::error::{ApiError, ErrorBody};
 use crate::query::Query;
 use crate::shapes::{
-    Batch, Done, EventAnswer, HistoryAnswer, InstanceAnswer, InstanceItem, InstancePage,
+    Batch, Details, Done, EventAnswer, HistoryAnswer, InstanceAnswer, InstanceItem, InstancePage,
     TickAnswer, WorkflowItem, Workflows,
 };
 
@@ -26,37 +25,12 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type RawWorkflow = WorkflowHandle<Box<RawValue>, Box<RawValue>>;
 type RawInstance = InstanceHandle<Box<RawValue>>;
 
-/// What one instance of a batch may be called in a path of an issue.
+/// The header that makes a repeat harmless; also what an issue about it is said to be at.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Runs that a tick advances when nobody says how many, and at most.
 const TICK_INSTANCES_DEFAULT: usize = 100;
-const TICK_INSTANCES_MAX: usize = 1_000;
-
-/// What the path names. A part that the route does not have is empty.
-#[derive(Debug, Default)]
-pub(crate) struct Target {
-    workflow: String,
-    instance: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Target {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| ApiError::invalid("path", "the path is not UTF-8"))?;
-        let mut target = Self::default();
-        for (name, value) in &params {
-            match name {
-                "workflow" => value.clone_into(&mut target.workflow),
-                "instance" => value.clone_into(&mut target.instance),
-                _ => {}
-            }
-        }
-        Ok(target)
-    }
-}
+const TICK_INSTANCES_MAX: usize = 256;
 
 impl Core {
     fn workflow(&self, target: &Target) -> Result<RawWorkflow, ApiError> {
@@ -67,8 +41,9 @@ impl Core {
         Ok(self.workflow(target)?.get(&target.instance).await?)
     }
 
-    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, ApiError> {
-        body::read(headers, body, self.engine.limits().payload_bytes_max).await
+    async fn read(&self, call: &mut Call) -> Result<Bytes, ApiError> {
+        let body = std::mem::take(&mut call.body);
+        body::read(call.headers(), body, self.engine.limits().payload_bytes_max).await
     }
 }
 
@@ -77,9 +52,9 @@ impl Core {
     get, path = "", tag = "workflows",
     responses((status = 200, body = Workflows), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn list_workflows(State(core): State<Arc<Core>>) -> Json<Workflows> {
+pub(crate) async fn list_workflows(core: Arc<Core>, _: Call) -> Answer<Workflows> {
     let names = core.engine.workflows().into_iter();
-    Json(Workflows { workflows: names.map(|name| WorkflowItem { name }).collect() })
+    Ok(Json(Workflows { workflows: names.map(|name| WorkflowItem { name }).collect() }))
 }
 
 /// The instances of a workflow, newest first, a page at a time.
@@ -95,13 +70,9 @@ pub(crate) async fn list_workflows(State(core): State<Arc<Core>>) -> Json<Workfl
     ),
     responses((status = 200, body = InstancePage), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn list_instances(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    RawQuery(query): RawQuery,
-) -> Answer<InstancePage> {
-    let workflow = core.workflow(&target)?;
-    let query = Query::of(query.as_deref());
+pub(crate) async fn list_instances(core: Arc<Core>, call: Call) -> Answer<InstancePage> {
+    let workflow = core.workflow(&call.target)?;
+    let query = call.query();
     let mut list = workflow.list();
     if let Some(status) = query.parsed("status")? {
         list = list.status(status);
@@ -144,11 +115,11 @@ fn document(raw: Option<&RawValue>) -> Box<RawValue> {
     raw.unwrap_or(RawValue::NULL).to_owned()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let key = keys.next().map(HeaderValue::to_str).transpose();
     match (key, keys.next()) {
-        (Ok(key), None) => Ok(key),
+        (Ok(key), None) => Ok(key.map(str::to_owned)),
         (Ok(_), Some(_)) => Err(ApiError::invalid(IDEMPOTENCY_KEY, "given more than once")),
         (Err(_), _) => Err(ApiError::invalid(IDEMPOTENCY_KEY, "has characters outside of ASCII")),
     }
@@ -164,15 +135,10 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     request_body = NewInstance,
     responses((status = 200, body = InstanceItem), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn create_instance(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer<InstanceItem> {
-    let workflow = core.workflow(&target)?;
-    let key = idempotency_key(&headers)?;
-    let bytes = core.read(&headers, body).await?;
+pub(crate) async fn create_instance(core: Arc<Core>, mut call: Call) -> Answer<InstanceItem> {
+    let workflow = core.workflow(&call.target)?;
+    let key = idempotency_key(call.headers())?;
+    let bytes = core.read(&mut call).await?;
     let new: NewInstance<'_> = body::parse(&bytes)?;
     let mut create = workflow.create(document(new.params));
     if let Some(id) = new.id {
@@ -184,10 +150,28 @@ pub(crate) async fn create_instance(
     };
     core.engine
         .limits()
-        .check_idempotency_key(key)
+        .check_idempotency_key(&key)
         .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
     let created = create.idempotency_key(key).await.map_err(about_create)?;
-    Ok(Json(InstanceItem::of(created.describe().await?)))
+    let details = standing(|| created.describe()).await;
+    Ok(Json(InstanceItem { id: created.id().to_owned(), details }))
+}
+
+/// How an instance stands after something about it was stored.
+///
+/// That is done whatever the store says now, and an error would tell the caller otherwise. So a read that fails is
+/// tried once more, and then the answer is what is known: when it was stored the instance had not ended.
+async fn standing<F>(describe: impl Fn() -> F) -> Details
+where
+    F: Future<Output = piton::Result<Instance>>,
+{
+    for _ in 0..2 {
+        match describe().await {
+            Ok(described) => return InstanceItem::of(described).details,
+            Err(error) => tracing::warn!(?error, "cannot read how an instance stands"),
+        }
+    }
+    Details::fresh()
 }
 
 fn about_create(error: piton::Error) -> ApiError {
@@ -226,17 +210,12 @@ pub(crate) struct NewBatchInstance<'a> {
     request_body = NewInstances,
     responses((status = 200, body = Batch), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn create_batch(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    if target.instance != "batch" {
-        return Ok(instance_method_not_allowed(target).await);
+pub(crate) async fn create_batch(core: Arc<Core>, mut call: Call) -> Result<Response, ApiError> {
+    if call.target.instance != "batch" {
+        return Ok(instance_method_not_allowed(core, call).await);
     }
-    let workflow = core.workflow(&target)?;
-    let bytes = core.read(&headers, body).await?;
+    let workflow = core.workflow(&call.target)?;
+    let bytes = core.read(&mut call).await?;
     let NewInstances { instances } = body::parse(&bytes)?;
     let max = core.engine.limits().batch_max;
     if instances.len() > max {
@@ -258,11 +237,8 @@ pub(crate) async fn create_batch(
     ),
     responses((status = 200, body = InstanceAnswer), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn get_instance(
-    State(core): State<Arc<Core>>,
-    target: Target,
-) -> Answer<InstanceAnswer> {
-    let instance = core.instance(&target).await?.describe().await?;
+pub(crate) async fn get_instance(core: Arc<Core>, call: Call) -> Answer<InstanceAnswer> {
+    let instance = core.instance(&call.target).await?.describe().await?;
     Ok(Json(InstanceAnswer::from(instance)))
 }
 
@@ -272,17 +248,13 @@ pub(crate) async fn get_instance(
     params(
         ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
         ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-        ("wait" = Option<String>, Query, example = "30s", description = "How long to wait for the end: up to 60 seconds. Default: not at all."),
+        ("wait" = Option<String>, Query, example = "5s", description = "How long to wait for the end: up to 60 seconds. Default: not at all."),
     ),
     responses((status = 200, body = InstanceItem), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn get_result(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    RawQuery(query): RawQuery,
-) -> Answer<InstanceItem> {
-    let wait = Query::of(query.as_deref()).span("wait", core.wait_max)?;
-    let instance = core.instance(&target).await?;
+pub(crate) async fn get_result(core: Arc<Core>, call: Call) -> Answer<InstanceItem> {
+    let wait = call.query().span("wait", core.wait_max)?;
+    let instance = core.instance(&call.target).await?;
     if wait > Span::ZERO {
         tokio::select! {
             ended = instance.result() => stop_on_failure(ended.err())?,
@@ -320,13 +292,9 @@ fn stop_on_failure(ended: Option<piton::Error>) -> Result<(), ApiError> {
     ),
     responses((status = 200, body = HistoryAnswer), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn get_history(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    RawQuery(query): RawQuery,
-) -> Answer<HistoryAnswer> {
-    let query = Query::of(query.as_deref());
-    let instance = core.instance(&target).await?;
+pub(crate) async fn get_history(core: Arc<Core>, call: Call) -> Answer<HistoryAnswer> {
+    let query = call.query();
+    let instance = core.instance(&call.target).await?;
     let mut history = instance.history();
     if let Some(run) = run_number(&query)? {
         history = history.run_number(run);
@@ -424,27 +392,21 @@ pub(crate) struct NewEvent<'a> {
     request_body = NewEvent,
     responses((status = 200, body = EventAnswer), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn send_event(
-    State(core): State<Arc<Core>>,
-    target: Target,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer<EventAnswer> {
-    let key = idempotency_key(&headers)?;
-    let bytes = core.read(&headers, body).await?;
+pub(crate) async fn send_event(core: Arc<Core>, mut call: Call) -> Answer<EventAnswer> {
+    let key = idempotency_key(call.headers())?;
+    let bytes = core.read(&mut call).await?;
     let NewEvent { event_type, payload } = body::parse(&bytes)?;
-    let instance = core.instance(&target).await?;
+    let instance = core.instance(&call.target).await?;
     let mut send = instance.send_event(&event_type, payload.unwrap_or(RawValue::NULL));
     if let Some(key) = key {
         core.engine
             .limits()
-            .check_idempotency_key(key)
+            .check_idempotency_key(&key)
             .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
         send = send.idempotency_key(key);
     }
     send.await?;
-    let InstanceItem { details, .. } = InstanceItem::of(instance.describe().await?);
-    Ok(Json(EventAnswer { status: details }))
+    Ok(Json(EventAnswer { status: standing(|| instance.describe()).await }))
 }
 
 /// Stops an instance: at once if it waits, otherwise when its running steps have ended.
@@ -456,8 +418,8 @@ pub(crate) async fn send_event(
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn pause(State(core): State<Arc<Core>>, target: Target) -> Answer<Done> {
-    core.instance(&target).await?.pause().await?;
+pub(crate) async fn pause(core: Arc<Core>, call: Call) -> Answer<Done> {
+    core.instance(&call.target).await?.pause().await?;
     Ok(Json(Done { ok: true }))
 }
 
@@ -470,8 +432,8 @@ pub(crate) async fn pause(State(core): State<Arc<Core>>, target: Target) -> Answ
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn resume(State(core): State<Arc<Core>>, target: Target) -> Answer<Done> {
-    core.instance(&target).await?.resume().await?;
+pub(crate) async fn resume(core: Arc<Core>, call: Call) -> Answer<Done> {
+    core.instance(&call.target).await?.resume().await?;
     Ok(Json(Done { ok: true }))
 }
 
@@ -484,8 +446,8 @@ pub(crate) async fn resume(State(core): State<Arc<Core>>, target: Target) -> Ans
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn terminate(State(core): State<Arc<Core>>, target: Target) -> Answer<Done> {
-    core.instance(&target).await?.terminate().await?;
+pub(crate) async fn terminate(core: Arc<Core>, call: Call) -> Answer<Done> {
+    core.instance(&call.target).await?.terminate().await?;
     Ok(Json(Done { ok: true }))
 }
 
@@ -498,8 +460,8 @@ pub(crate) async fn terminate(State(core): State<Arc<Core>>, target: Target) -> 
     ),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn restart(State(core): State<Arc<Core>>, target: Target) -> Answer<Done> {
-    core.instance(&target).await?.restart().await?;
+pub(crate) async fn restart(core: Arc<Core>, call: Call) -> Answer<Done> {
+    core.instance(&call.target).await?.restart().await?;
     Ok(Json(Done { ok: true }))
 }
 
@@ -508,8 +470,8 @@ pub(crate) async fn restart(State(core): State<Arc<Core>>, target: Target) -> An
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!({"maxInstances": 10}))]
 pub(crate) struct TickOrder {
-    /// How many runs to advance at most: 1 to 1000, default 100.
-    #[schema(minimum = 1, maximum = 1000)]
+    /// How many runs to advance at most: 1 to 256, default 100.
+    #[schema(minimum = 1, maximum = 256)]
     max_instances: Option<usize>,
     /// Accepted and not used: a run that was claimed is advanced until it rests.
     #[schema(minimum = 1)]
@@ -522,55 +484,99 @@ pub(crate) struct TickOrder {
     request_body = Option<TickOrder>,
     responses((status = 200, body = TickAnswer), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn tick(
-    State(core): State<Arc<Core>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer<TickAnswer> {
+pub(crate) async fn tick(core: Arc<Core>, mut call: Call) -> Answer<TickAnswer> {
     if !core.tick_enabled {
         let message = "ticks are switched off on this server";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "RUNNER_TICK_DISABLED", message));
     }
-    let bytes = core.read(&headers, body).await?;
-    let order: TickOrder = if bytes.is_empty() {
-        TickOrder::default()
-    } else {
-        body::parse::<Option<_>>(&bytes)?.unwrap_or_default()
+    let bytes = core.read(&mut call).await?;
+    let order: TickOrder = match &*bytes {
+        [] => TickOrder::default(),
+        bytes => body::parse::<Option<_>>(bytes)?.unwrap_or_default(),
     };
-    if order.max_steps == Some(0) {
-        return Err(ApiError::invalid("maxSteps", "not a number from 1"));
-    }
-    let runs =
-        order.max_instances.map_or(Ok(TICK_INSTANCES_DEFAULT), |runs| {
-            match usize::try_from(runs) {
-                Ok(runs) if (1..=TICK_INSTANCES_MAX).contains(&runs) => Ok(runs),
-                Ok(_) | Err(_) => {
-                    let message = format!("{runs} is not a number from 1 to {TICK_INSTANCES_MAX}");
-                    Err(ApiError::invalid("maxInstances", message))
-                }
-            }
-        })?;
-    let tick = core.engine.tick(runs).await?;
+    order.check()?;
+    let runs = order.max_instances.unwrap_or(TICK_INSTANCES_DEFAULT);
+    let tick = one_tick(&core, runs).await?;
     Ok(Json(TickAnswer { processed: tick.processed }))
 }
 
-pub(crate) async fn route_not_found() -> ApiError {
+/// Ticks unless another tick of this router is still at work.
+///
+/// A task of its own ends what was begun when the caller is gone or out of time, and keeps others out until then.
+async fn one_tick(core: &Core, runs: usize) -> Result<piton::Tick, ApiError> {
+    let turn = Arc::clone(&core.ticking).try_acquire_owned();
+    let turn = turn.map_err(|_| ApiError::overloaded("another tick is at work; try again"))?;
+    let (done, result) = tokio::sync::oneshot::channel();
+    let engine = core.engine.clone();
+    let ticking = async move {
+        let ticked = engine.tick(runs).await;
+        drop(turn);
+        // Nobody listens if the request was given up.
+        let _ = done.send(ticked);
+    };
+    core.runtime.spawn(Box::pin(ticking)).detach();
+    let ticked = result.await.map_err(|_| ApiError::internal("a tick panicked"))?;
+    Ok(ticked?)
+}
+
+impl TickOrder {
+    fn check(&self) -> Result<(), ApiError> {
+        if self.max_steps == Some(0) {
+            return Err(ApiError::invalid("maxSteps", "not a number from 1"));
+        }
+        match self.max_instances {
+            Some(runs) if !(1..=TICK_INSTANCES_MAX).contains(&runs) => {
+                let message = format!("{runs} is not a number from 1 to {TICK_INSTANCES_MAX}");
+                Err(ApiError::invalid("maxInstances", message))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+pub(crate) async fn route_not_found(_: Arc<Core>, _: Call) -> ApiError {
+    nothing_here()
+}
+
+fn nothing_here() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "ROUTE_NOT_FOUND", "there is nothing at this path")
 }
 
 /// A fallback for the host's own router that answers in the same form as the API does: `ROUTE_NOT_FOUND`.
 pub async fn not_found() -> Response {
-    route_not_found().await.into_response()
+    nothing_here().into_response()
 }
 
 /// An instance can only be looked at, although its route has a `POST`: that is for the batch.
-pub(crate) async fn instance_method_not_allowed(target: Target) -> Response {
-    let allowed = if target.instance == "batch" { "GET,HEAD,POST" } else { "GET,HEAD" };
+pub(crate) async fn instance_method_not_allowed(_: Arc<Core>, call: Call) -> Response {
+    let allowed = if call.target.instance == "batch" { "GET,HEAD,POST" } else { "GET,HEAD" };
     let allow = (header::ALLOW, HeaderValue::from_static(allowed));
-    ([allow], method_not_allowed().await).into_response()
+    ([allow], wrong_method()).into_response()
 }
 
-pub(crate) async fn method_not_allowed() -> ApiError {
+pub(crate) async fn method_not_allowed(_: Arc<Core>, _: Call) -> ApiError {
+    wrong_method()
+}
+
+fn wrong_method() -> ApiError {
     let message = "the path exists, but not with this method";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_stored_is_no_error_because_a_read_fails_afterwards() {
+        let reads = Cell::new(0);
+        let details = standing(|| {
+            reads.set(reads.get() + 1);
+            std::future::ready(Err(piton::Error::new("the store is gone")))
+        });
+        let details = serde_json::to_value(details.await).expect("JSON");
+        assert_eq!((details, reads.get()), (serde_json::json!({"status": "active"}), 2));
+    }
 }

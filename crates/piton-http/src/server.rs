@@ -13,7 +13,8 @@ use hyper_util::service::TowerToHyperService;
 use piton::Span;
 use piton::runtime::Runtime;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+
+use crate::api::places;
 
 /// What is said to a connection that there is no room for.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
@@ -65,7 +66,7 @@ pub async fn serve(
     http.timer(TokioTimer::new());
     http.header_read_timeout(limits.head_time_max);
     http.max_headers(limits.headers_max);
-    let connections = Arc::new(Semaphore::new(limits.connections_max));
+    let connections = places(limits.connections_max);
     let graceful = GracefulShutdown::new();
     tokio::pin!(shutdown);
     loop {

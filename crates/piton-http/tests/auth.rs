@@ -39,7 +39,7 @@ fn everything() -> Vec<(Method, String)> {
 
 #[tokio::test]
 async fn without_a_token_nothing_but_health_answers() {
-    let tokens = BearerTokens::new().token("s3cret", Permission::ALL);
+    let tokens = BearerTokens::new().token("s3cret", Permission::ALL).unwrap();
     let server = server_with(|api| api.authorize(tokens).enable_tick()).await;
     create(&server, &[TOKEN]).await.ok();
     let wrong: [&[(&str, &str)]; 6] = [
@@ -69,8 +69,22 @@ async fn without_a_token_nothing_but_health_answers() {
 }
 
 #[tokio::test]
+async fn a_token_is_never_empty_and_may_be_given_twice() {
+    for empty in ["", " ", "\t\n"] {
+        BearerTokens::new().token(empty, Permission::ALL).unwrap_err();
+    }
+    let tokens = BearerTokens::new().token("s3cret\n", [Permission::Create]).unwrap();
+    let tokens = tokens.token(" s3cret", [Permission::Read]).unwrap();
+    let server = server_with(|api| api.authorize(tokens)).await;
+    create(&server, &[TOKEN]).await.ok();
+    server.send(Method::GET, "/wait/instances/a", &[TOKEN], "").await.ok();
+    let pause = server.send(Method::POST, "/wait/instances/a/pause", &[TOKEN], "").await;
+    pause.refused(403, "FORBIDDEN");
+}
+
+#[tokio::test]
 async fn a_token_in_the_url_is_no_token() {
-    let tokens = BearerTokens::new().token("s3cret", Permission::ALL);
+    let tokens = BearerTokens::new().token("s3cret", Permission::ALL).unwrap();
     let server = server_with(|api| api.authorize(tokens)).await;
     server.get("?token=s3cret&access_token=s3cret").await.refused(401, "UNAUTHORIZED");
 }
@@ -105,7 +119,7 @@ async fn a_token_may_do_what_it_is_for_and_nothing_else() {
     let name = |permission| format!("{permission:?}-token");
     let tokens = Permission::ALL
         .into_iter()
-        .fold(BearerTokens::new(), |tokens, one| tokens.token(name(one), [one]));
+        .fold(BearerTokens::new(), |tokens, one| tokens.token(name(one), [one]).unwrap());
     let server = server_with(|api| api.authorize(tokens).enable_tick()).await;
     let bearer = |permission| format!("bearer {}", name(permission));
     create(&server, &[("authorization", &bearer(Permission::Create))]).await.ok();
@@ -219,6 +233,17 @@ async fn a_policy_that_fails_or_panics_denies() {
     }
     let server = server_with(|api| api.authorize(Panics)).await;
     server.get("").await.refused(403, "FORBIDDEN");
+}
+
+#[tokio::test]
+async fn a_policy_that_hangs_denies_and_gives_its_room_back() {
+    let hangs = policy(|_| std::future::pending());
+    let server =
+        server_with(|api| api.authorize(hangs).in_flight_max(1).request_time_max("10 ms").unwrap())
+            .await;
+    for _ in 0..2 {
+        server.get("").await.refused(403, "FORBIDDEN");
+    }
 }
 
 #[tokio::test]

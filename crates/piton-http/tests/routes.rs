@@ -1,8 +1,14 @@
 //! Every route: what it does and what its answer looks like, to the last field.
 
-use axum::http::Method;
-use piton::InstanceStatus;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use piton::runtime::Runtime;
+use piton::{Engine, InstanceStatus, Span};
+use piton_testing::VirtualRuntime;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::support::{JSON, Setup, server};
 
@@ -40,7 +46,8 @@ fn mask_text(text: &str) -> Option<&'static str> {
 #[tokio::test]
 async fn workflows_are_listed_by_name() {
     let server = server().await;
-    let names = ["echo", "fail", "nap", "order", "talk", "wait"].map(|name| json!({"name": name}));
+    let names =
+        ["echo", "fail", "hang", "nap", "order", "talk", "wait"].map(|name| json!({"name": name}));
     assert_eq!(server.get("").await.ok(), json!({"workflows": names}));
 }
 
@@ -403,8 +410,10 @@ async fn a_tick_advances_due_work_where_nothing_else_does() {
     let tick = server.send(Method::POST, "/_runner/tick", &[], "").await.ok();
     assert_eq!(tick, json!({"processed": 1}));
     assert_eq!(server.ended("echo", "c").await["output"], "c");
-    let refused = server.post("/_runner/tick", json!({"maxInstances": 0})).await;
-    assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), "maxInstances");
+    for runs in [0, 257] {
+        let refused = server.post("/_runner/tick", json!({"maxInstances": runs})).await;
+        assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), "maxInstances");
+    }
 }
 
 #[tokio::test]
@@ -414,9 +423,24 @@ async fn health_and_readiness_are_told_without_a_policy() {
     assert_eq!(health.ok(), json!({"status": "ok"}));
     let ready = server.send_to(Method::GET, "/readyz", &[], "").await;
     assert_eq!(ready.ok(), json!({"status": "ready"}));
-    server.engine.shutdown("1 second").await.unwrap();
-    let ready = server.send_to(Method::GET, "/readyz", &[], "").await;
-    assert_eq!((ready.status.as_u16(), &ready.body["status"]), (503, &json!("not ready")));
+}
+
+#[tokio::test]
+async fn readiness_is_looked_at_once_a_second() {
+    let clock = VirtualRuntime::new(1);
+    let runtime: Arc<dyn Runtime> = clock.clone();
+    let engine = Engine::builder("memory:").no_runner().runtime(runtime).start().await.unwrap();
+    let health = piton_http::health(engine.clone());
+    let ready = async || {
+        let request = Request::get("/readyz").body(Body::empty()).unwrap();
+        health.clone().oneshot(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!(ready().await, 200);
+    engine.shutdown("1 second").await.unwrap();
+    clock.advance(Span::from_millis(999));
+    assert_eq!(ready().await, 200);
+    clock.advance(Span::from_millis(1));
+    assert_eq!(ready().await, 503);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use piton_http::ServerLimits;
+use piton_http::{Api, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -97,7 +97,7 @@ async fn a_body_is_cut_off_at_its_limit_even_if_it_does_not_say_how_long_it_is()
 async fn half_a_request(server: &Server) -> tokio::net::TcpStream {
     let mut stream = server.connect().await;
     let head = "POST /api/workflows/echo/instances HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-        content-length: 100\r\n\r\n{";
+        connection: close\r\ncontent-length: 100\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
     stream
 }
@@ -117,6 +117,35 @@ async fn an_overloaded_server_says_so_at_once_and_stays_healthy() {
     server.send_to(Method::GET, "/readyz", &[], "").await.ok();
     drop(held);
     while server.get("").await.status != StatusCode::OK {}
+}
+
+#[tokio::test]
+async fn bounds_may_be_as_large_as_a_number_gets() {
+    let api = Box::new(|api: Api| {
+        api.open_to_everyone().in_flight_max(usize::MAX).waiting_max(usize::MAX)
+    });
+    let mut limits = ServerLimits::default();
+    limits.connections_max = usize::MAX;
+    let server = Setup { api, limits, ..Setup::default() }.start().await;
+    server.get("").await.ok();
+}
+
+#[tokio::test]
+async fn a_tick_keeps_others_out_until_it_ends_even_if_its_caller_is_gone() {
+    let api = Box::new(|api: Api| {
+        api.open_to_everyone().enable_tick().request_time_max("50 ms").unwrap()
+    });
+    let server = Setup { api, runner: false, ..Setup::default() }.start().await;
+    let hang = server.engine.workflow::<serde_json::Value, serde_json::Value>("hang").unwrap();
+    hang.create(json!(null)).await.unwrap();
+    let refused = loop {
+        let reply = server.post("/_runner/tick", json!({})).await;
+        if reply.status != StatusCode::GATEWAY_TIMEOUT {
+            break reply;
+        }
+        reply.refused(504, "TIMED_OUT");
+    };
+    assert_eq!(refused.refused(503, "OVERLOADED").header("retry-after"), Some("1"));
 }
 
 #[tokio::test]
@@ -146,7 +175,10 @@ async fn a_request_that_takes_too_long_is_ended() {
     stream.write_all(b" ").await.unwrap();
     let mut heard = vec![0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut stream, &mut heard).await.unwrap();
-    assert_eq!(heard, b"HTTP/1.1 503");
+    assert_eq!(heard, b"HTTP/1.1 504");
+    let heard = say(&mut stream, b"").await;
+    assert!(heard.contains("TIMED_OUT") && heard.contains("not known"), "{heard}");
+    assert!(!heard.contains("retry-after"), "{heard}");
 }
 
 #[tokio::test]

@@ -213,6 +213,7 @@ fn register(builder: piton::EngineBuilder) -> piton::EngineBuilder {
         .register(workflow("fail", fail))
         .register(workflow("nap", nap))
         .register(workflow("talk", talk))
+        .register(workflow("hang", hang))
 }
 
 /// Returns what it was given.
@@ -245,6 +246,11 @@ async fn fail(_: Event<Value>, step: &Step) -> Result<()> {
 /// Sleeps for an hour.
 async fn nap(_: Event<Value>, step: &Step) -> Result<()> {
     step.sleep("nap", "1 hour").await
+}
+
+/// Has a step that never ends.
+async fn hang(_: Event<Value>, step: &Step) -> Result<Value> {
+    step.run("hang", std::future::pending()).await
 }
 
 /// Writes as many log lines as it is told, a hundred to a step.

@@ -1,26 +1,23 @@
 //! An engine on a virtual clock that moves only when the test says so.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use piton::runtime::Runtime;
-use piton::store::{MemoryStore, SqliteStore, Store};
-use piton::{Engine, EngineBuilder, InstanceHandle, Registration, Result, WorkflowHandle};
-use piton_core::{IntoSpan, Span, Timestamp};
+use piton::store::{LogFilter, NewEvent, PageQuery, Store, StoreError};
+use piton::{
+    Engine, EngineBuilder, Error, Instance, InstanceHandle, Registration, Result, Tick,
+    WorkflowHandle,
+};
+use piton_core::record::{EventRecord, InstanceRecord, LogRecord, StepRecord};
+use piton_core::{Code, InstanceId, IntoSpan, Refusal, Span, Timestamp, WorkflowName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::VirtualRuntime;
-
-/// Which store a harness works on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreKind {
-    /// In memory.
-    Memory,
-    /// A SQLite file in a temporary directory.
-    Sqlite,
-}
+use crate::mocks::{MockStep, MockWait, Mocks};
+use crate::stores::Home;
+use crate::{HarnessBuilder, StoreKind, VirtualRuntime};
 
 /// How many runs one tick of a harness advances at most.
 const TICK_RUNS_MAX: usize = 10_000;
@@ -28,7 +25,14 @@ const TICK_RUNS_MAX: usize = 10_000;
 /// How many ticks make `run_until_idle` give up: a workflow that never rests is a bug in the test.
 const IDLE_TICKS_MAX: usize = 100_000;
 
+/// How many waits `run_to_end` jumps over before it gives up: a step that is retried for ever has no end.
+const WAITS_MAX: usize = 100_000;
+
 /// An engine without a background runner, on a virtual clock and seeded randomness.
+///
+/// Nothing happens by itself: [`tick`](Self::tick) and [`run_until_idle`](Self::run_until_idle) advance what is due,
+/// [`advance`](Self::advance) and its like move the clock, [`run_to_end`](Self::run_to_end) does both until nothing is
+/// left to wait for. Instances are created and steered through the same handles as in production.
 ///
 /// # Example
 ///
@@ -48,18 +52,55 @@ const IDLE_TICKS_MAX: usize = 100_000;
 /// harness.run_until_idle().await?;
 /// harness.advance("365 days");
 /// harness.run_until_idle().await?;
-/// assert_eq!(instance.result().await?, "rested");
+/// assert_eq!(harness.result(&instance).await?, "rested");
 /// # Ok(())
 /// # }
 /// ```
 pub struct Harness {
-    engine: Engine,
-    store: Arc<dyn Store>,
-    runtime: Arc<VirtualRuntime>,
-    directory: Option<tempfile::TempDir>,
+    pub(crate) engine: Engine,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<VirtualRuntime>,
+    pub(crate) mocks: Arc<Mocks>,
+    // Last: the files go when everything that uses them is gone.
+    pub(crate) home: Home,
+}
+
+/// What [`Harness::run_until_idle`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// How many times a run was advanced.
+    pub processed: usize,
+    /// How many ticks it took, with the last one that found nothing.
+    pub ticks: usize,
+}
+
+/// The rows of one run of an instance, as they are in the store.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Rows {
+    /// The instance.
+    pub instance: InstanceRecord,
+    /// Its steps, in the order in which they were first recorded.
+    pub steps: Vec<StepRecord>,
+    /// Its events, in the order in which they arrived.
+    pub events: Vec<EventRecord>,
+    /// Its log lines, in the order in which they were stored.
+    pub logs: Vec<LogRecord>,
+}
+
+impl Rows {
+    /// The step with this name, if it is recorded.
+    pub fn step(&self, name: &str) -> Option<&StepRecord> {
+        self.steps.iter().find(|step| step.name.as_str() == name)
+    }
 }
 
 impl Harness {
+    /// A harness in the making.
+    pub fn builder<'a>() -> HarnessBuilder<'a> {
+        HarnessBuilder::new()
+    }
+
     /// A harness on the in-memory store.
     ///
     /// # Errors
@@ -78,7 +119,7 @@ impl Harness {
         kind: StoreKind,
         workflows: impl IntoIterator<Item = Registration>,
     ) -> Result<Self> {
-        Self::with(kind, workflows, |builder| builder).await
+        Self::builder().store(kind).workflows(workflows).start().await
     }
 
     /// A harness with an engine configured by `configure`.
@@ -89,16 +130,9 @@ impl Harness {
     pub async fn with(
         kind: StoreKind,
         workflows: impl IntoIterator<Item = Registration>,
-        configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
+        configure: impl FnOnce(EngineBuilder) -> EngineBuilder + Send,
     ) -> Result<Self> {
-        let runtime = VirtualRuntime::new(1);
-        let directory = match kind {
-            StoreKind::Memory => None,
-            StoreKind::Sqlite => Some(tempfile::tempdir()?),
-        };
-        let store = open(directory.as_ref().map(database), &runtime)?;
-        let engine = start(&store, &runtime, workflows, configure).await?;
-        Ok(Self { engine, store, runtime, directory })
+        Self::builder().store(kind).workflows(workflows).configure(configure).start().await
     }
 
     /// The engine.
@@ -116,6 +150,8 @@ impl Harness {
         &self.runtime
     }
 
+    // ---- instances ----
+
     /// A handle to a workflow.
     ///
     /// # Errors
@@ -125,7 +161,7 @@ impl Harness {
         self.engine.workflow(name)
     }
 
-    /// Creates an instance.
+    /// Creates an instance. With an id of your own: `harness.workflow(..)?.create(..).id(..)`.
     ///
     /// # Errors
     ///
@@ -138,16 +174,114 @@ impl Harness {
         self.workflow::<P, O>(workflow)?.create(params).await
     }
 
+    /// An instance that exists: to send it events, to pause, resume, terminate or restart it, to look at it.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`.
+    pub async fn instance(&self, workflow: &str, id: &str) -> Result<InstanceHandle<Value>> {
+        self.workflow::<Value, Value>(workflow)?.get(id).await
+    }
+
+    /// What an instance returned. Unlike [`InstanceHandle::result`], which would wait for ever for a run that nobody
+    /// advances, it fails at once if the instance has not ended, and says what it is waiting for.
+    ///
+    /// # Errors
+    ///
+    /// The error the workflow ended with; an error named `NotEnded`.
+    pub async fn result<O: DeserializeOwned>(&self, instance: &InstanceHandle<O>) -> Result<O> {
+        let state = instance.describe().await?;
+        if state.status.is_terminal() {
+            return instance.result().await;
+        }
+        Err(Error::new(format!("{}; it is {} now", not_ended(&state), self.now()))
+            .named("NotEnded"))
+    }
+
+    /// The rows of the current run of an instance, all of them.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub async fn rows<O>(&self, instance: &InstanceHandle<O>) -> Result<Rows> {
+        let rows = self.rows_of(instance.workflow(), instance.id(), None).await?;
+        rows.ok_or_else(|| not_found(instance.workflow(), instance.id()).into())
+    }
+
+    /// The rows of a run, the current one unless `run` names another. `None` if there is no such instance.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub async fn rows_of(
+        &self,
+        workflow: &str,
+        id: &str,
+        run: Option<u32>,
+    ) -> Result<Option<Rows>> {
+        let name = (WorkflowName::from_stored(workflow), InstanceId::from_stored(id));
+        let Some(view) = self.store.instance(name.0, name.1).await? else { return Ok(None) };
+        let instance = view.record;
+        let page = PageQuery {
+            instance: instance.key,
+            run: run.unwrap_or(instance.run),
+            after: None,
+            descending: false,
+            limit: u32::MAX,
+        };
+        let steps = self.store.steps(page).await?;
+        let events = self.store.events(page).await?;
+        let logs = self.store.logs(page, LogFilter::default()).await?;
+        Ok(Some(Rows { instance, steps, events, logs }))
+    }
+
+    // ---- advancing ----
+
     /// Advances every due run as far as it goes, once. Returns how many there were.
     ///
     /// # Errors
     ///
     /// If the store fails.
     pub async fn tick(&self) -> Result<usize> {
-        Ok(self.engine.tick(TICK_RUNS_MAX).await?.processed)
+        self.see_through(self.engine.tick(TICK_RUNS_MAX)).await
     }
 
-    /// Ticks until nothing is due at this moment of virtual time. Returns how many runs were advanced.
+    /// Advances one instance as far as it goes, once, if it is due. No other is touched. Returns 1 or 0.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`, or if the store fails.
+    pub async fn tick_instance(&self, workflow: &str, id: &str) -> Result<usize> {
+        let instance = self.instance(workflow, id).await?;
+        self.see_through(instance.tick()).await
+    }
+
+    async fn see_through(&self, tick: impl Future<Output = Result<Tick>>) -> Result<usize> {
+        let mut tick = std::pin::pin!(tick);
+        // A run may wait for a mocked event while a body of it is running: then it is sent meanwhile.
+        let processed = loop {
+            tokio::select! {
+                biased;
+                ticked = &mut tick => break ticked?.processed,
+                event = self.mocks.next_event() => self.deliver(event).await?,
+            }
+        };
+        while let Some(event) = self.mocks.take_event() {
+            self.deliver(event).await?;
+        }
+        Ok(processed)
+    }
+
+    async fn deliver(&self, event: NewEvent) -> Result<()> {
+        match self.store.send_event(event).await {
+            // It waited for something else as well, and is done.
+            Err(StoreError::Refused(refusal)) if refusal.code == Code::InstanceTerminal => Ok(()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ticks until nothing is due at this moment of virtual time.
     ///
     /// # Errors
     ///
@@ -156,48 +290,146 @@ impl Harness {
     /// # Panics
     ///
     /// If there is no end to it.
-    pub async fn run_until_idle(&self) -> Result<usize> {
-        let mut processed = 0;
-        for _ in 0..IDLE_TICKS_MAX {
-            match self.tick().await? {
-                0 => return Ok(processed),
-                more => processed += more,
-            }
-        }
-        panic!("still not idle after {IDLE_TICKS_MAX} ticks");
+    pub async fn run_until_idle(&self) -> Result<Progress> {
+        let progress = self.run_ticks(IDLE_TICKS_MAX).await?;
+        assert!(progress.ticks < IDLE_TICKS_MAX, "still not idle after {IDLE_TICKS_MAX} ticks");
+        Ok(progress)
     }
 
-    /// Moves the virtual clock.
+    /// Ticks until nothing is due at this moment of virtual time, at most `ticks_max` times.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn run_ticks(&self, ticks_max: usize) -> Result<Progress> {
+        let mut progress = Progress { processed: 0, ticks: 0 };
+        while progress.ticks < ticks_max {
+            let processed = self.tick().await?;
+            progress.processed += processed;
+            progress.ticks += 1;
+            if processed == 0 {
+                break;
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Jumps over all waits until nothing is left to wait for. A wait whose event nobody sends times out.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
     ///
     /// # Panics
     ///
-    /// If `span` is not a duration.
-    pub fn advance(&self, span: impl IntoSpan) {
-        self.runtime.advance(span.into_span().expect("a duration, like \"1 hour\""));
+    /// If there is no end to it: a step that is retried for ever.
+    pub async fn run_to_end(&self) -> Result<()> {
+        for _ in 0..WAITS_MAX {
+            self.run_until_idle().await?;
+            if self.advance_to_next_wake().await?.is_none() {
+                return Ok(());
+            }
+        }
+        panic!("still waiting for something after {WAITS_MAX} waits");
     }
+
+    // ---- time ----
 
     /// The time now.
     pub fn now(&self) -> Timestamp {
         self.runtime.now()
     }
 
-    /// Jumps over all waits until nothing is left to wait for.
+    /// Moves the virtual clock on. Nothing runs until the next tick.
+    ///
+    /// # Panics
+    ///
+    /// If `span` is not a duration, or negative.
+    pub fn advance(&self, span: impl IntoSpan) {
+        self.runtime.advance(span.into_span().expect("a duration, like \"1 hour\""));
+    }
+
+    /// Sets the wall clock, back too. What measures a length of time, such as the timeout of a running body,
+    /// does not notice; [`advance`](Self::advance) moves both.
+    pub fn set_time(&self, time: Timestamp) {
+        self.runtime.set_time(time);
+    }
+
+    /// Moves the clock to the moment at which something is due next, and returns it. `None` if nothing is waiting
+    /// for a moment.
     ///
     /// # Errors
     ///
-    /// If the store fails.
-    pub async fn run_to_end(&self) -> Result<()> {
-        loop {
-            self.run_until_idle().await?;
-            let Some(next) = self.engine.next_wake_at().await? else {
-                return Ok(());
-            };
-            self.runtime.advance(next.since(self.now()).max(Span::ZERO));
-        }
+    /// If the store cannot be read.
+    pub async fn advance_to_next_wake(&self) -> Result<Option<Timestamp>> {
+        let Some(next) = self.engine.next_wake_at().await? else { return Ok(None) };
+        self.runtime.advance(next.since(self.now()).max(Span::ZERO));
+        Ok(Some(next))
     }
 
+    // ---- mocks ----
+
+    /// Puts something in the place of a step's body.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<String> {
+    /// #     step.run("charge card", async { panic!("never in a test") }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// harness.mock("charge card").returns("receipt 7");
+    /// harness.mock("charge card").attempt(1).fails(Error::new("the gateway is busy"));
+    /// let instance = harness.create::<_, String>("pay", ()).await?;
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await?, "receipt 7");
+    /// assert_eq!(harness.executions("charge card"), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mock(&self, step: impl Into<String>) -> MockStep<'_> {
+        MockStep::new(&self.mocks, step.into())
+    }
+
+    /// Decides what a wait for an event meets.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn approve(_: Event<()>, step: &Step) -> Result<String> {
+    /// #     step.wait_for_event("approval", "approved").await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::memory([workflow("approve", approve)]).await?;
+    /// harness.mock_wait("approval").receives("by Ada");
+    /// let instance = harness.create::<_, String>("approve", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.result(&instance).await?, "by Ada");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mock_wait(&self, step: impl Into<String>) -> MockWait<'_> {
+        MockWait::new(&self.mocks, step.into())
+    }
+
+    /// How often the bodies of steps with this name were executed so far, in all runs and attempts. A mocked attempt
+    /// executes none.
+    pub fn executions(&self, step: &str) -> u32 {
+        self.mocks.executions(step)
+    }
+
+    /// The steps whose mocks nothing has met so far: a name that is misspelt mocks nothing.
+    pub fn unused_mocks(&self) -> Vec<String> {
+        self.mocks.unused()
+    }
+
+    // ---- crashes ----
+
     /// Stops this process as `kill -9` would and starts another on the same data, with the workflows of
-    /// the next deploy.
+    /// the next deploy. Mocks and counts stay.
     ///
     /// # Errors
     ///
@@ -206,41 +438,42 @@ impl Harness {
         self,
         workflows: impl IntoIterator<Item = Registration>,
     ) -> Result<Self> {
-        let Self { engine, mut store, runtime, directory } = self;
+        let Self { engine, store, runtime, mocks, home } = self;
         drop(engine);
-        if let Some(directory) = &directory {
-            // Closing waits for the lock on the file to be gone; what was not committed is lost all the same.
-            store.close().await.ok();
-            drop(store);
-            store = open(Some(database(directory)), &runtime)?;
-        }
-        let engine = start(&store, &runtime, workflows, |builder| builder).await?;
-        Ok(Self { engine, store, runtime, directory })
+        let store = home.reopen(store, &runtime).await?;
+        let builder = engine_builder(Arc::clone(&store), &runtime, &mocks, workflows);
+        let engine = builder.start().await?;
+        Ok(Self { engine, store, runtime, mocks, home })
     }
 }
 
-fn database(directory: &tempfile::TempDir) -> PathBuf {
-    directory.path().join("test.db")
-}
-
-fn open(path: Option<PathBuf>, runtime: &Arc<VirtualRuntime>) -> Result<Arc<dyn Store>> {
-    let runtime: Arc<dyn Runtime> = Arc::clone(runtime) as _;
-    Ok(match path {
-        None => MemoryStore::new(runtime),
-        Some(path) => SqliteStore::open(&path, runtime)?,
-    })
-}
-
-async fn start(
-    store: &Arc<dyn Store>,
+pub(crate) fn engine_builder(
+    store: Arc<dyn Store>,
     runtime: &Arc<VirtualRuntime>,
+    mocks: &Arc<Mocks>,
     workflows: impl IntoIterator<Item = Registration>,
-    configure: impl FnOnce(EngineBuilder) -> EngineBuilder,
-) -> Result<Engine> {
-    let builder =
-        Engine::builder_with_store(Arc::clone(store)).runtime(Arc::clone(runtime) as _).no_runner();
-    let builder = workflows.into_iter().fold(builder, EngineBuilder::register);
-    configure(builder).start().await
+) -> EngineBuilder {
+    let builder = Engine::builder_with_store(store)
+        .runtime(Arc::clone(runtime) as _)
+        .interceptor(Arc::clone(mocks) as _)
+        .no_runner();
+    workflows.into_iter().fold(builder, EngineBuilder::register)
+}
+
+/// Where an instance stands that has not ended.
+fn not_ended(state: &Instance) -> String {
+    let Instance { workflow, id, status, .. } = state;
+    let waits = state.current_step.as_ref().map(|step| {
+        let until = step.next_retry_at.or(step.wake_at);
+        let until = until.map(|at| format!(" until {at}")).unwrap_or_default();
+        format!(" in step {:?} ({}){until}", step.name, step.step_type)
+    });
+    format!("{workflow}/{id} has not ended: it is {status}{}", waits.unwrap_or_default())
+}
+
+fn not_found(workflow: &str, id: &str) -> Refusal {
+    let message = format!("workflow {workflow:?} has no instance {id:?}");
+    Refusal::new(Code::InstanceNotFound, message)
 }
 
 impl fmt::Debug for Harness {

@@ -11,6 +11,7 @@ use piton_core::boundary::Next;
 use piton_core::record::RunKey;
 use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use piton_testing::conformance::differential;
+use piton_testing::postgres::Scratch;
 use piton_testing::{Stage, VirtualRuntime, store_conformance};
 use tempfile::TempDir;
 
@@ -22,10 +23,31 @@ async fn open_memory() -> Stage {
 store_conformance!(memory, open_memory);
 
 async fn open_sqlite() -> Stage {
+    let (stage, directory) = new_sqlite();
+    stage.keeping(Audited(directory))
+}
+
+/// For the differential test, which writes rows that no run would.
+async fn open_sqlite_unaudited() -> Stage {
+    let (stage, directory) = new_sqlite();
+    stage.keeping(directory)
+}
+
+fn new_sqlite() -> (Stage, TempDir) {
     let directory = scratch_directory();
     let clock = VirtualRuntime::new(1);
     let store = SqliteStore::open(&directory.path().join("test.db"), clock.clone());
-    Stage::new(store.expect("opened"), clock).keeping(directory)
+    (Stage::new(store.expect("opened"), clock), directory)
+}
+
+/// A directory whose database is audited when the case is over and its store is closed.
+struct Audited(TempDir);
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        let report = piton_audit::audit(&self.0.path().join("test.db")).expect("audited");
+        assert!(report.is_clean() || std::thread::panicking(), "{report}");
+    }
 }
 
 /// In memory where there is such a place: these tests are about answers, and wait for thousands of fsyncs otherwise.
@@ -37,12 +59,33 @@ fn scratch_directory() -> TempDir {
 
 store_conformance!(sqlite, open_sqlite);
 
+/// `None`, and a message, if there is no server to test on.
+async fn open_postgres() -> Option<Stage> {
+    let scratch = Scratch::new()?;
+    let clock = VirtualRuntime::new(1);
+    let store = scratch.open(clock.clone()).await.expect("opened");
+    Some(Stage::new(store, clock).keeping(scratch))
+}
+
+store_conformance!(postgres, open_postgres);
+
 /// Seeds of the differential test: sequences enough for every pair of calls to meet many times.
 const SEEDS: Range<u64> = 0..300;
 
 #[test]
 fn sqlite_answers_like_memory() {
-    differential::assert_alike(SEEDS, open_memory, open_sqlite);
+    differential::assert_alike(SEEDS, open_memory, open_sqlite_unaudited);
+}
+
+/// Each seed has a schema of its own, which takes most of the time.
+const POSTGRES_SEEDS: Range<u64> = 0..60;
+
+#[test]
+fn postgres_answers_like_memory() {
+    if piton_testing::postgres::is_available() {
+        let open = async || open_postgres().await.expect("there is a server");
+        differential::assert_alike(POSTGRES_SEEDS, open_memory, open);
+    }
 }
 
 #[test]
@@ -86,7 +129,8 @@ async fn the_memory_store_has_no_sql_and_says_what_to_use_instead() {
     };
     let statement = Mutation::Execute { sql: "DELETE FROM orders".to_owned(), params: Vec::new() };
     let work = Mutation::Sqlite(Box::new(|_| panic!("never runs")));
-    for mutation in [statement, work] {
+    let other = Mutation::Postgres(Box::new(|_| panic!("never runs")));
+    for mutation in [statement, work, other] {
         let answer = store.commit(boundary(vec![mutation])).await;
         let Err(StoreError::Mutation(error)) = answer else { panic!("{answer:?}") };
         assert_eq!(error.code, Code::StepTransaction);

@@ -11,6 +11,7 @@ use piton_core::{
 };
 
 use crate::client::{Waiters, WorkflowHandle};
+use crate::intercept::Interceptor;
 use crate::pass::{CheckCreated, StepDefaults};
 use crate::runner::{Runner, RunnerConfig};
 use crate::runtime::{Ids, Runtime, TaskOwner, TokioRuntime};
@@ -27,15 +28,15 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     pub(crate) step_defaults: Arc<StepDefaults>,
     pub(crate) runner_name: Arc<str>,
+    pub(crate) interceptor: Option<Arc<dyn Interceptor>>,
     pub(crate) waiters: Waiters,
 }
 
 impl Shared {
     /// Workflows with live tasks that nobody here can run, with how many.
     async fn unregistered(&self) -> Result<Vec<(String, u64)>, StoreError> {
-        let backlog = self.store.backlog().await?;
-        let unknown = backlog.into_iter().filter(|(name, _)| self.registry.program(name).is_none());
-        Ok(unknown.map(|(name, count)| (name.to_string(), count)).collect())
+        let backlog = self.store.backlog(Arc::clone(&self.registry.names)).await?;
+        Ok(backlog.into_iter().map(|(name, count)| (name.to_string(), count)).collect())
     }
 }
 
@@ -124,6 +125,7 @@ pub struct EngineBuilder {
     limits: Limits,
     config: RunnerConfig,
     step_defaults: StepDefaults,
+    interceptor: Option<Arc<dyn Interceptor>>,
     durations: Vec<DurationError>,
 }
 
@@ -149,6 +151,7 @@ impl EngineBuilder {
                 timeout: Span::from_millis(600_000),
                 wait_timeout: Span::from_days(1),
             },
+            interceptor: None,
             durations: Vec::new(),
         }
     }
@@ -230,6 +233,12 @@ impl EngineBuilder {
         self
     }
 
+    /// Shows every step to `interceptor`, which may put something in the place of its body: for tests.
+    pub fn interceptor(mut self, interceptor: Arc<dyn Interceptor>) -> Self {
+        self.interceptor = Some(interceptor);
+        self
+    }
+
     /// Opens the database and starts the engine.
     ///
     /// # Errors
@@ -255,6 +264,7 @@ impl EngineBuilder {
             limits,
             registry,
             step_defaults: Arc::new(self.step_defaults),
+            interceptor: self.interceptor,
             waiters: Waiters::default(),
             runtime,
         });
@@ -309,11 +319,13 @@ async fn open(database: Database, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn 
     match url.split_once(':') {
         Some(("memory", "")) => Ok(MemoryStore::new(Arc::clone(runtime))),
         Some(("sqlite", path)) => open_sqlite(path, runtime).await,
-        Some(("postgres" | "postgresql", _)) => {
-            Err(Error::store_unusable("PostgreSQL is not supported by this version of Piton"))
-        }
-        _ => Err(Error::store_unusable(format!(
-            "{url:?} is not a database; write \"sqlite:app.db\" or \"memory:\""
+        Some(("postgres" | "postgresql", _)) => open_postgres(url, runtime).await,
+        // The rest may hold a password.
+        Some((scheme, _)) => Err(Error::store_unusable(format!(
+            "{scheme:?} is no kind of database; write \"sqlite:app.db\", \"postgres://user@host/database\" or \"memory:\""
+        ))),
+        None => Err(Error::store_unusable(format!(
+            "{url:?} is not a database; write \"sqlite:app.db\", \"postgres://user@host/database\" or \"memory:\""
         ))),
     }
 }
@@ -340,6 +352,19 @@ async fn open_sqlite(_: &str, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
     Err(Error::store_unusable("this build has no SQLite; enable the feature `sqlite` of piton"))
 }
 
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: String, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    let options = crate::store::PostgresOptions::new(url);
+    Ok(crate::store::PostgresStore::open(options, Arc::clone(runtime)).await?)
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_: String, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>> {
+    Err(Error::store_unusable(
+        "this build has no PostgreSQL; enable the feature `postgres` of piton",
+    ))
+}
+
 /// A running engine. Clones are handles to the same engine.
 ///
 /// Dropping the last handle stops it as a crash would: nothing is lost, and leases run out by themselves.
@@ -364,7 +389,7 @@ pub struct Tick {
 }
 
 impl Engine {
-    /// An engine on the database at `url`: `"sqlite:app.db"`, or `"memory:"` for tests.
+    /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"`, or `"memory:"` for tests.
     pub fn builder(url: impl Into<String>) -> EngineBuilder {
         EngineBuilder::new(Database::Url(url.into()))
     }

@@ -2,7 +2,7 @@
 //!
 //! Write a function with `step.run`, `step.sleep` and `step.wait_for_event`. Piton records every step as it
 //! completes, so that the function survives crashes, deploys and weeks of waiting: on an embedded SQLite
-//! file, in memory for tests.
+//! file, on PostgreSQL with any number of processes, in memory for tests.
 //!
 //! ```
 //! use piton::prelude::*;
@@ -38,6 +38,7 @@ mod codec;
 mod engine;
 mod error;
 mod event;
+pub mod intercept;
 mod pass;
 mod runner;
 pub mod runtime;
@@ -47,8 +48,8 @@ mod trace;
 mod workflow;
 
 pub use client::{
-    BatchItem, Create, CurrentStep, Cursor, History, HistoryQuery, Instance, InstanceHandle, List,
-    Page, SendEvent, WorkflowHandle,
+    BatchItem, Create, CurrentStep, Cursor, Export, ExportedEvent, ExportedStep, History,
+    HistoryQuery, Instance, InstanceHandle, List, Page, RunExport, SendEvent, WorkflowHandle,
 };
 pub use engine::{Engine, EngineBuilder, Tick};
 pub use error::{Error, ErrorKind, Result, non_retryable};
@@ -56,10 +57,13 @@ pub use event::{Event, Received};
 pub use piton_core::record::{EventRecord, LogLine, LogRecord, RecordedError, StepRecord};
 pub use piton_core::{
     Backoff, Code, DurationError, EventType, InstanceId, InstanceStatus, IntoSpan, Issue, Json,
-    Limits, LogLevel, Refusal, Retries, RetryLimit, Span, StepName, StepStatus, StepType, Timestamp, WorkflowName,
+    Limits, LogLevel, Refusal, Retries, RetryLimit, Span, StepName, StepStatus, StepType,
+    Timestamp, WorkflowName,
 };
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+#[cfg(feature = "postgres")]
+pub use sqlx;
 pub use step::{
     Bodies, Each, Log, LogBuilder, Once, Run, Sleep, Step, StepContext, StepTransaction,
     WaitForEvent, WaitForOutcome, WaitForReceived,

@@ -109,10 +109,19 @@ where
     Registration { name: name.into(), program: Arc::new(program) }
 }
 
-/// A named workflow, ready for [`EngineBuilder::register`](crate::EngineBuilder::register).
+/// A named workflow, ready for [`EngineBuilder::register`](crate::EngineBuilder::register). Clones are the same
+/// workflow.
+#[derive(Clone)]
 pub struct Registration {
     pub(crate) name: String,
     pub(crate) program: Arc<dyn Program>,
+}
+
+impl Registration {
+    /// The name it is registered under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl fmt::Debug for Registration {

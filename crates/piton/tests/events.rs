@@ -5,15 +5,16 @@
 
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
-use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Registration, StepStatus};
-use piton_testing::{Harness, StoreKind};
+use piton::{EngineBuilder, Instance, InstanceHandle, InstanceStatus, Registration, StepStatus};
+use piton_testing::scenario::{Scenario, steps::*};
+use piton_testing::{Harness, Progress, StoreKind, on_every_store};
 use serde_json::json;
 
-use crate::support2::{
-    Gate, Trail, buffered, ended, eventually, flow, on_both_stores, steps_of, tick_until_arrived,
+use crate::support::{
+    Gate, Trail, buffered, ended, eventually, flow, steps_of, tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     an_event_sent_before_the_first_pass_is_delivered,
     an_event_sent_before_its_wait_is_reached_is_delivered,
     an_event_sent_while_an_earlier_body_runs_is_delivered_in_the_same_pass,
@@ -81,14 +82,23 @@ async fn an_event_sent_before_its_wait_is_reached_is_delivered(kind: StoreKind) 
             step.wait_for_event::<u32>("go", "go").await
         })
     });
-    let harness = Harness::on(kind, [sleeps_first]).await?;
-    let instance = harness.create::<_, u32>("wait", ()).await?;
-    harness.run_until_idle().await?;
-    instance.send_event("go", &7).await?;
-    assert_eq!(harness.run_until_idle().await?, 0, "nobody waits for it yet");
-    harness.advance("1 hour");
-    harness.run_until_idle().await?;
-    assert_eq!(ended(&instance).await?, 7);
+    Scenario::new("an event before its wait")
+        .workflow(sleeps_first)
+        .store(kind)
+        .step(create("wait").id("w"))
+        .step(run_until_idle("wait", "w"))
+        .step(event("wait", "w", "go").payload(7))
+        .step(run_until_idle("wait", "w").store_as("too early"))
+        .step(advance_time("1 hour"))
+        .step(run_until_idle("wait", "w"))
+        .step(status("wait", "w").store_as("after"))
+        .step(assert(|cx| {
+            assert_eq!(cx.var::<Progress>("too early").processed, 0, "nobody waits for it yet");
+            let output = cx.var::<Instance>("after").output.as_ref().map(|output| output.as_str());
+            assert_eq!(output, Some("7"));
+        }))
+        .run()
+        .await?;
     Ok(())
 }
 
@@ -171,7 +181,7 @@ async fn an_event_sent_while_paused_is_delivered_after_resume(kind: StoreKind) -
     harness.run_until_idle().await?;
     instance.pause().await?;
     instance.send_event("go", &7).await?;
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     assert_eq!(instance.status().await?, InstanceStatus::Paused);
     instance.resume().await?;
     harness.run_until_idle().await?;
@@ -224,7 +234,7 @@ async fn an_event_of_another_type_wakes_nobody(kind: StoreKind) -> Result<()> {
     let instance = harness.create::<_, u32>("wait", ()).await?;
     harness.run_until_idle().await?;
     instance.send_event("stop", &1).await?;
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     assert_eq!(buffered(&instance).await?, ["1"]);
     Ok(())
 }
@@ -372,7 +382,7 @@ async fn an_event_after_a_recorded_timeout_is_kept_for_the_next_wait(
     let instance = harness.create::<_, Outcomes>("wait", ()).await?;
     harness.run_until_idle().await?;
     harness.advance(3_599_999);
-    assert_eq!(harness.run_until_idle().await?, 0, "not a millisecond early");
+    assert_eq!(harness.run_until_idle().await?.processed, 0, "not a millisecond early");
     harness.advance(1);
     harness.run_until_idle().await?;
     assert_eq!(steps_of(&instance, None).await?, ["first errored", "second waiting"]);
@@ -527,7 +537,7 @@ async fn a_paused_instance_buffers_and_stays_paused(kind: StoreKind) -> Result<(
     for payload in [1, 2] {
         instance.send_event("go", &payload).await?;
     }
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     assert_eq!(instance.status().await?, InstanceStatus::Paused);
     assert_eq!(buffered(&instance).await?, ["1", "2"]);
     // They arrived in time, although the deadline passes before anyone may look.

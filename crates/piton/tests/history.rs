@@ -4,11 +4,11 @@
 
 use piton::prelude::*;
 use piton::{Cursor, HistoryQuery, InstanceHandle, InstanceStatus, LogLevel, Page, Registration};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 
-use crate::support2::{flow, on_both_stores};
+use crate::support::flow;
 
-on_both_stores!(
+on_every_store!(
     history_forwards_loses_and_repeats_nothing_while_rows_are_added,
     history_backwards_loses_and_repeats_nothing_while_rows_are_added,
     a_follower_goes_on_from_the_last_page_of_logs,

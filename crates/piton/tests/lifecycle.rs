@@ -10,15 +10,15 @@ use piton::{
     WorkflowName,
 };
 use piton_core::claim::ClaimRules;
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Access, Harness, StoreKind, on_every_store};
 use serde_json::{Value, json};
 
-use crate::support2::{
-    Access, Gate, Trail, another_engine, ended, engine_on, eventually, flow, on_both_stores,
-    steps_of, system_lines, tick_until_arrived,
+use crate::support::{
+    Gate, Trail, another_engine, ended, engine_on, eventually, flow, steps_of, system_lines,
+    tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     of_eight_simultaneous_creates_with_one_id_one_succeeds,
     of_eight_simultaneous_creates_that_accept_what_exists_all_get_the_same_instance,
     one_id_under_two_workflows_is_two_instances,
@@ -82,7 +82,7 @@ async fn of_eight_simultaneous_creates_with_one_id_one_succeeds(kind: StoreKind)
     for refused in refused {
         assert_eq!(refused.unwrap_err().code(), Some("INSTANCE_ID_ALREADY_EXISTS"));
     }
-    assert_eq!(harness.run_until_idle().await?, 1);
+    assert_eq!(harness.run_until_idle().await?.processed, 1);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ async fn of_eight_simultaneous_creates_that_accept_what_exists_all_get_the_same_
     for instance in try_join_all(creates).await? {
         assert_eq!(instance.id(), "one");
     }
-    assert_eq!(harness.run_until_idle().await?, 1);
+    assert_eq!(harness.run_until_idle().await?.processed, 1);
     assert_eq!(workflow.list().await?.items.len(), 1);
     ended(&workflow.create(()).id("one").or_get().await?).await
 }
@@ -231,7 +231,7 @@ async fn a_pause_before_the_first_pass_keeps_user_code_from_running(kind: StoreK
     let instance = harness.create::<_, ()>("work", ()).await?;
     assert_eq!(instance.pause().await?.status, InstanceStatus::Paused);
     harness.advance("1 day");
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     assert_eq!(trail.seen(), [""; 0]);
     assert_eq!(instance.resume().await?.status, InstanceStatus::Active);
     gate.open();
@@ -256,7 +256,7 @@ async fn a_pause_during_a_body_keeps_that_boundary_and_starts_no_next_step(
     assert_eq!((paused.status, paused.pause_requested), (InstanceStatus::Paused, false));
     assert_eq!(steps_of(&instance, None).await?, ["first completed"]);
     assert_eq!(trail.count("second"), 0);
-    assert_eq!(harness.run_until_idle().await?, 0, "it stays paused");
+    assert_eq!(harness.run_until_idle().await?.processed, 0, "it stays paused");
     instance.resume().await?;
     harness.run_until_idle().await?;
     ended(&instance).await?;
@@ -348,7 +348,7 @@ async fn a_pause_whose_runner_died_takes_effect_before_anything_else_runs(
     drop(instance);
     let harness = harness.crash_and_restart([two_steps(&gate, &trail)]).await?;
     harness.advance("30 seconds");
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     let instance = harness.workflow::<(), ()>("work")?.get(&id).await?;
     let state = instance.describe().await?;
     assert_eq!((state.status, state.pause_requested), (InstanceStatus::Paused, false));
@@ -370,7 +370,7 @@ async fn a_wake_that_falls_due_while_paused_takes_effect_after_resume(
     harness.run_until_idle().await?;
     instance.pause().await?;
     harness.advance("2 hours");
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     instance.resume().await?;
     harness.run_until_idle().await?;
     ended(&instance).await
@@ -439,7 +439,7 @@ async fn a_terminate_during_a_body_stands_and_the_body_is_dropped(kind: StoreKin
     assert_eq!(instance.terminate().await?.status, InstanceStatus::Terminated);
     // The gate stays shut: the pass departs because it heard of it.
     tick.await?;
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     assert_eq!(instance.status().await?, InstanceStatus::Terminated);
     assert_eq!(steps_of(&instance, None).await?, [""; 0]);
     assert_eq!(trail.count("second"), 0);
@@ -556,7 +556,7 @@ async fn two_restarts_at_once_leave_one_live_run(kind: StoreKind) -> Result<()> 
     for _ in 0..3 {
         gate.open();
     }
-    assert_eq!(harness.run_until_idle().await?, 1, "one live run");
+    assert_eq!(harness.run_until_idle().await?.processed, 1, "one live run");
     ended(&instance).await?;
     assert_eq!(instance.describe().await?.run_number, 2);
     for run in [0, 1] {
@@ -709,8 +709,13 @@ async fn a_thousand_instances_to_be_quarantined_delay_nobody(kind: StoreKind) ->
     let poisoned = create_thousand(harness.engine(), "noop").await?;
     let name = WorkflowName::parse("noop", &Limits::default())?;
     let rules = ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 1 };
-    let claim =
-        ClaimRequest { runner: "dies".into(), workflows: [name].into(), wanted: 1_000, rules };
+    let claim = ClaimRequest {
+        runner: "dies".into(),
+        workflows: [name].into(),
+        wanted: 1_000,
+        suspects: true,
+        rules,
+    };
     assert_eq!(harness.store().claim(claim).await?.claimed.len(), 1_000);
     harness.advance("30 seconds");
     assert_served_at_once(&harness, "noop").await?;

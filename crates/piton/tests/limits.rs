@@ -7,13 +7,13 @@ use std::collections::HashMap;
 
 use piton::prelude::*;
 use piton::{BatchItem, EngineBuilder, IntoSpan, Registration, Span, StepStatus};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support2::{Trail, ended, flow, on_both_stores, steps_of, system_lines};
+use crate::support::{Trail, ended, flow, steps_of, system_lines};
 
-on_both_stores!(
+on_every_store!(
     workflow_names_are_checked_where_they_are_registered_and_looked_up,
     instance_ids_are_checked_at_every_entrance,
     event_types_are_checked_at_every_entrance,

@@ -4,16 +4,15 @@
 
 use piton::prelude::*;
 use piton::{EngineBuilder, InstanceHandle, LogLevel, LogLine};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Harness, StoreKind, on_every_store};
 use serde_json::{Value, json};
 use tracing_subscriber::prelude::*;
 
-use crate::support2::{
-    Gate, ended, eventually, flow, log_lines, on_both_stores, steps_of, system_lines,
-    tick_until_arrived,
+use crate::support::{
+    Gate, ended, eventually, flow, log_lines, steps_of, system_lines, tick_until_arrived,
 };
 
-on_both_stores!(
+on_every_store!(
     lines_of_failed_attempts_are_kept_with_their_attempt,
     lines_carry_level_category_data_and_time,
     lines_outside_a_step_have_no_step,

@@ -5,18 +5,18 @@
 use futures_util::future::try_join_all;
 use piton::prelude::*;
 use piton::{EngineBuilder, InstanceHandle, Registration};
-use piton_testing::{Harness, StoreKind};
+use piton_testing::{Access, Harness, StoreKind, on_every_store};
 
-use crate::support2::{
-    Access, Gate, another_engine, engine_on, flow, on_both_stores, tick_until_arrived,
-};
+use crate::support::{Gate, another_engine, engine_on, flow, tick_until_arrived};
 
-on_both_stores!(
+on_every_store!(
     every_waiter_gets_the_result,
     a_result_is_awaited_from_another_engine,
     a_result_is_found_by_polling_when_no_hint_arrives,
     a_result_that_is_an_error_keeps_name_message_and_code,
     a_terminated_instance_has_no_result,
+    a_restart_while_a_waiting_run_is_awaited_gives_the_result_of_the_new_run,
+    a_restart_while_a_running_run_is_awaited_gives_the_result_of_the_new_run,
     a_shutdown_wakes_those_who_wait_for_results,
     a_dropped_engine_wakes_those_who_wait_for_results,
 );
@@ -123,6 +123,59 @@ async fn a_terminated_instance_has_no_result(kind: StoreKind) -> Result<()> {
     for error in [waiting.unwrap_err(), instance.result().await.unwrap_err()] {
         assert_eq!((error.code(), error.name()), (Some("NO_RESULT"), "Terminated"));
     }
+    Ok(())
+}
+
+async fn a_restart_while_a_waiting_run_is_awaited_gives_the_result_of_the_new_run(
+    kind: StoreKind,
+) -> Result<()> {
+    let waits = flow("waits", &(), |(), _: Event<()>, step| {
+        Box::pin(async move {
+            step.wait_for_event::<()>("go", "go").await?;
+            Ok(step.run_number())
+        })
+    });
+    let harness = Harness::on(kind, [waits]).await?;
+    let instance = harness.create::<_, u32>("waits", ()).await?;
+    harness.run_until_idle().await?;
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        instance.restart().await?;
+        harness.run_until_idle().await?;
+        instance.send_event("go", &()).await?;
+        harness.run_until_idle().await
+    };
+    let (result, restarted) = join!(instance.result(), meanwhile);
+    restarted?;
+    assert_eq!(result?, 1);
+    Ok(())
+}
+
+async fn a_restart_while_a_running_run_is_awaited_gives_the_result_of_the_new_run(
+    kind: StoreKind,
+) -> Result<()> {
+    let gate = Gate::new();
+    let works = flow("works", &gate, |gate, _: Event<()>, step| {
+        Box::pin(async move {
+            let run = step.run_number();
+            step.run("work", gate.pass()).await?;
+            Ok(run)
+        })
+    });
+    let harness = Harness::on(kind, [works]).await?;
+    let instance = harness.create::<_, u32>("works", ()).await?;
+    let old = tick_until_arrived(harness.engine(), &gate).await?;
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        instance.restart().await?;
+        old.await?;
+        let new = tick_until_arrived(harness.engine(), &gate).await?;
+        gate.open();
+        new.await
+    };
+    let (result, restarted) = join!(instance.result(), meanwhile);
+    restarted?;
+    assert_eq!(result?, 1);
     Ok(())
 }
 

@@ -8,14 +8,14 @@ use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::store::SqliteStore;
 use piton::{EngineBuilder, InstanceStatus, Registration, Span};
-use piton_testing::{Harness, StoreKind, VirtualRuntime};
+use piton_testing::{Access, Harness, NextCommit, StoreKind, VirtualRuntime, on_every_store};
 
-use crate::support2::{
-    Access, Gate, NextCommit, Trail, another_engine, ended, engine_on, eventually, flow,
-    on_both_stores, steps_of, system_lines, tick_until_arrived, until_status, until_told,
+use crate::support::{
+    Gate, Trail, another_engine, ended, engine_on, eventually, flow, steps_of, system_lines,
+    tick_until_arrived, until_status, until_told,
 };
 
-on_both_stores!(
+on_every_store!(
     of_two_runners_and_one_due_task_one_executes,
     of_three_runners_and_many_tasks_each_is_executed_once,
     twenty_concurrent_ticks_double_nothing_and_strand_nobody,
@@ -37,6 +37,7 @@ on_both_stores!(
     a_new_run_starts_at_once_where_there_is_room,
     more_work_than_room_is_all_done,
     an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted,
+    only_the_run_that_kills_its_process_is_quarantined,
     progress_and_polite_shutdowns_do_not_count_towards_quarantine,
 );
 
@@ -124,7 +125,7 @@ async fn twenty_concurrent_ticks_double_nothing_and_strand_nobody(kind: StoreKin
     let ticks: Vec<_> =
         (0..20).map(|n| (if n % 2 == 0 { harness.engine() } else { &other }, 5)).collect();
     assert_eq!(race(&harness, &trail, 50, &ticks).await?, 50);
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     Ok(())
 }
 
@@ -143,10 +144,10 @@ async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_o
     access.holds_a_write().await;
 
     harness.advance(29_999);
-    assert_eq!(harness.run_until_idle().await?, 0, "the lease still runs");
+    assert_eq!(harness.run_until_idle().await?.processed, 0, "the lease still runs");
     harness.advance(1);
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 1, "taken over");
+    assert_eq!(harness.run_until_idle().await?.processed, 1, "taken over");
     assert_eq!(instance.status().await?, InstanceStatus::Waiting);
     let before = steps_of(&instance, None).await?;
 
@@ -217,7 +218,7 @@ async fn a_runner_stalled_past_its_lease_goes_on_if_nobody_took_its_run(
 /// one is gone.
 fn wait_for_takeover(kind: StoreKind, harness: &Harness) {
     match kind {
-        StoreKind::Memory => harness.advance("30 seconds"),
+        StoreKind::Memory | StoreKind::Postgres => harness.advance("30 seconds"),
         StoreKind::Sqlite => {}
     }
 }
@@ -277,7 +278,7 @@ async fn a_body_longer_than_the_lease_keeps_its_lease(kind: StoreKind) -> Result
     for renewals in 1..=9 {
         harness.advance("10 seconds");
         access.renewed(renewals).await;
-        assert_eq!(harness.run_until_idle().await?, 0, "after {renewals} renewals");
+        assert_eq!(harness.run_until_idle().await?.processed, 0, "after {renewals} renewals");
     }
     gate.open();
     tick.await?;
@@ -410,7 +411,7 @@ async fn a_shutdown_stops_claiming_and_lets_bodies_be_recorded(kind: StoreKind) 
 
     // No time has passed: what it held is free for others at once.
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 2);
+    assert_eq!(harness.run_until_idle().await?.processed, 2);
     ended(&running).await?;
     ended(&late).await?;
     assert_eq!((gate.arrivals(), trail.seen().len()), (2, 2));
@@ -434,7 +435,11 @@ async fn a_shutdown_hands_back_what_does_not_end_in_time(kind: StoreKind) -> Res
     let (stopped, ()) = join!(leaving.shutdown("5 seconds"), time_passes);
     stopped?;
     gate.open();
-    assert_eq!(harness.run_until_idle().await?, 1, "at once, without waiting for the lease");
+    assert_eq!(
+        harness.run_until_idle().await?.processed,
+        1,
+        "at once, without waiting for the lease"
+    );
     ended(&instance).await?;
     assert_eq!((gate.arrivals(), trail.seen().len()), (2, 1));
     let told = system_lines(&instance, None).await?;
@@ -576,7 +581,7 @@ async fn an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted(
     for _ in 0..3 {
         die_in_the_body(&harness, &gate, gated(&gate, "deadly")).await?;
     }
-    assert_eq!(harness.run_until_idle().await?, 0);
+    assert_eq!(harness.run_until_idle().await?.processed, 0);
     let state = instance.describe().await?;
     assert_eq!((state.status, state.completed_at), (InstanceStatus::Errored, Some(harness.now())));
     let error = ended(&instance).await.unwrap_err();
@@ -588,6 +593,42 @@ async fn an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted(
     gate.open();
     harness.run_to_end().await?;
     assert_eq!(ended(&instance).await?, "fixed");
+    Ok(())
+}
+
+async fn only_the_run_that_kills_its_process_is_quarantined(kind: StoreKind) -> Result<()> {
+    let (deadly, slow) = (Gate::new(), Gate::new());
+    let works = || {
+        let of = |name: &'static str, gate: &Gate| {
+            flow(name, gate, |gate, _: Event<()>, step| {
+                Box::pin(async move { step.run("work", gate.pass()).await })
+            })
+        };
+        [of("deadly", &deadly), of("slow", &slow)]
+    };
+    let harness = Harness::on(kind, works()).await?;
+    let culprit = harness.create::<_, ()>("deadly", ()).await?;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(harness.create::<_, ()>("slow", ()).await?);
+    }
+    for deaths in 1..=10 {
+        let dying = another_engine(&harness, works()).await?;
+        let tick = tick_until_arrived(&dying, &deadly).await?;
+        for _ in others.iter().filter(|_| deaths <= 5) {
+            slow.arrived().await;
+        }
+        drop(tick);
+        drop(dying);
+        harness.advance("30 seconds");
+    }
+    assert_eq!(slow.arrivals(), 15, "in flight beside it five times, no more");
+    others.iter().for_each(|_| slow.open());
+    harness.run_until_idle().await?;
+    assert_eq!(ended(&culprit).await.unwrap_err().name(), "Quarantined");
+    for other in others {
+        ended(&other).await?;
+    }
     Ok(())
 }
 

@@ -8,14 +8,11 @@ use piton::prelude::*;
 use piton::rusqlite::Connection;
 use piton::store::SqliteStore;
 use piton::{EngineBuilder, InstanceStatus, Registration, StepRecord, StepStatus};
-use piton_testing::{Harness, StoreKind, VirtualRuntime};
+use piton_testing::{Access, Harness, StoreKind, VirtualRuntime, on_every_store};
 
-use crate::support2::{
-    Access, Gate, Trail, buffered, ended, engine_on, flow, on_both_stores, steps_of,
-    tick_until_arrived,
-};
+use crate::support::{Gate, Trail, buffered, ended, engine_on, flow, steps_of, tick_until_arrived};
 
-on_both_stores!(
+on_every_store!(
     an_instance_created_by_a_step_exists_once_its_step_is_recorded,
     an_event_sent_by_a_step_arrives_once_and_wakes_its_receiver,
     a_step_can_create_an_instance_and_send_it_an_event,
@@ -624,7 +621,7 @@ async fn the_users_rows_equal_the_completed_steps_after_a_crash() -> Result<()> 
     let OwnTables { harness, runtime, user, path, _directory } = own;
     drop(harness);
     // The store is closed when the last pass has let go of it.
-    let store = crate::support2::eventually("the file is free", || async {
+    let store = crate::support::eventually("the file is free", || async {
         tokio::task::yield_now().await;
         Ok(SqliteStore::open(&path, Arc::clone(&runtime) as _).ok())
     })

@@ -68,7 +68,9 @@ const GRACE: Span = Span::literal("500 ms");
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let args = Args::parse();
+    let mut args = Args::parse();
+    // A variable that is set to nothing is not a secret.
+    args.token = args.token.filter(|token| !token.trim().is_empty());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log).init();
     ensure!(
         args.listen.ip().is_loopback() || args.token.is_some() || args.insecure_no_auth,
@@ -107,21 +109,21 @@ async fn start_engine(args: &Args) -> Result<Engine> {
         .with_context(|| format!("cannot start on this {scheme} database"))
 }
 
-fn app(args: &Args, engine: &Engine) -> Router {
+fn app(args: &Args, engine: &Engine) -> Result<Router> {
     let api = Api::new(engine.clone()).allow_hosts(&args.allow_host);
     let api = match &args.token {
-        Some(token) => api.authorize(BearerTokens::new().token(token, Permission::ALL)),
+        Some(token) => api.authorize(BearerTokens::new().token(token, Permission::ALL)?),
         None => api.open_to_everyone(),
     };
     let api = if args.enable_tick { api.enable_tick() } else { api };
-    Router::new()
+    Ok(Router::new()
         .nest("/api/workflows", api.router())
         .merge(piton_http::health(engine.clone()))
-        .fallback(piton_http::not_found)
+        .fallback(piton_http::not_found))
 }
 
 async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()> {
-    let (app, runtime) = (app(args, &engine), engine.runtime());
+    let (app, runtime) = (app(args, &engine)?, engine.runtime());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async {
         let _ = stopped.await;

@@ -11,8 +11,9 @@ const UNFINISHED: [&str; 6] = ["TODO", "FIXME", "XXX", "todo!", "unimplemented!"
 
 const SQL_KEYWORDS: [&str; 4] = ["SELECT", "INSERT INTO", "UPDATE", "DELETE FROM"];
 
-/// The store modules: nobody else speaks SQL (rule R8).
-const SQL_HOMES: [&str; 2] = ["crates/piton/src/store/sqlite", "crates/piton/src/store/postgres"];
+/// The store modules, and the audit that must not trust them: nobody else speaks SQL (rule R8).
+const SQL_HOMES: [&str; 3] =
+    ["crates/piton/src/store/sqlite", "crates/piton/src/store/postgres", "crates/piton-audit/src"];
 
 /// All findings in one Rust file. `path` is relative to the workspace root.
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {

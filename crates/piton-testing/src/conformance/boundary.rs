@@ -41,7 +41,7 @@ pub async fn every_field_of_a_step_survives(stage: Stage) {
         seq: 9,
         name: StepName::from_stored("wait for \"ü\" 🧗"),
         step_type: StepType::WaitForEvent,
-        status: StepStatus::Errored,
+        status: StepStatus::Waiting,
         attempts: 3,
         attempts_max: Some(u32::MAX),
         timeout_ms: Some(600_000),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use piton::store::{Action, Boundary, ClaimRequest};
-use piton_core::claim::{ClaimRules, NEW_WORK_WAIT_MAX, QUARANTINED};
+use piton_core::claim::{ClaimRules, NEW_WORK_WAIT_MAX, QUARANTINED, SUSPECT_CLAIMS};
 use piton_core::{InstanceStatus, TaskState};
 
 use super::rows::*;
@@ -213,8 +213,7 @@ pub async fn a_thousand_unregistered_tasks_delay_nobody(stage: Stage) {
     stage.create_a_thousand_in("unregistered").await;
     stage.create("a").await;
     assert_eq!(stage.claim_ids(1).await, ["a"]);
-    let backlog = stage.store.backlog().await.expect("read");
-    assert!(backlog.contains(&(workflow("unregistered"), 1_000)));
+    assert_eq!(stage.backlog(&[checkout()]).await, [(workflow("unregistered"), 1_000)]);
 }
 
 pub async fn a_thousand_paused_tasks_delay_nobody(stage: Stage) {
@@ -289,6 +288,41 @@ pub async fn a_quarantined_instance_can_be_restarted(stage: Stage) {
     let record = stage.steer("poison", Action::Restart).await;
     assert_eq!((record.run, record.error), (1, None));
     stage.claim_only("poison").await;
+}
+
+pub async fn suspects_are_claimed_one_at_a_time_by_those_who_ask_for_one(stage: Stage) {
+    stage.create_in("checkout", &["a", "b", "c"]).await;
+    let request = |suspects| ClaimRequest {
+        suspects,
+        rules: ClaimRules { lease: LEASE, claims_without_progress_max: u32::MAX },
+        ..claim_request("runner", ALL)
+    };
+    let claim = async |suspects| {
+        let answer = stage.store.claim(request(suspects)).await.expect("answered");
+        let ids = answer.claimed.iter().map(|run| run.id.to_string()).collect::<Vec<_>>();
+        (ids, answer.next_due_at)
+    };
+    for _ in 0..SUSPECT_CLAIMS {
+        assert_eq!(claim(true).await.0, ["a", "b", "c"]);
+        stage.advance_ms(LEASE.as_millis());
+    }
+    stage.create("fresh").await;
+    let (ids, next) = claim(false).await;
+    assert_eq!(ids, ["fresh"], "suspects delay nobody");
+    assert_eq!(next, Some(stage.now().plus(LEASE)), "nor do they call for another claim");
+    assert!(stage.next_due_at().await <= Some(stage.now()), "they are due all the same");
+    assert_eq!(claim(true).await.0, ["a"]);
+    assert_eq!(claim(true).await.0, ["b"], "another runner has a seat of its own");
+    stage.steer("c", Action::Pause).await;
+    assert_eq!(stage.status("c").await, InstanceStatus::Paused);
+    assert!(claim(true).await.0.is_empty());
+    stage.steer("c", Action::Resume).await;
+    assert!(claim(false).await.0.is_empty(), "still a suspect");
+    assert_eq!(claim(true).await.0, ["c"]);
+    stage.advance_ms(LEASE.as_millis());
+    assert_eq!(claim(true).await.0, ["fresh", "a"], "a lease that ran out");
+    stage.steer("b", Action::Restart).await;
+    assert_eq!(claim(false).await.0, ["b"], "a new run is above suspicion");
 }
 
 pub async fn progress_clears_the_count_of_claims(stage: Stage) {

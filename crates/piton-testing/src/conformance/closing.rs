@@ -37,7 +37,7 @@ pub async fn a_closed_store_answers_nothing(stage: Stage) {
     assert_closed(store.events(page).await);
     assert_closed(store.logs(page, LogFilter::default()).await);
     assert_closed(store.ended(vec![key.instance]).await);
-    assert_closed(store.backlog().await);
+    assert_closed(store.backlog([].into()).await);
 }
 
 pub async fn what_was_asked_before_the_close_is_answered(stage: Stage) {

@@ -16,7 +16,7 @@ impl Stage {
         let key = self.claim_only(name).await;
         let boundary = Boundary {
             waits: vec![wait.clone()],
-            next: suspend(self.in_ms(3_600_000)),
+            next: suspend(wait.record.wake_at.expect("a wait has a deadline")),
             ..boundary(key)
         };
         let committed = self.commit(boundary).await;

@@ -68,6 +68,7 @@ pub(crate) fn claim_request(runner: &str, wanted: usize) -> ClaimRequest {
         runner: runner.into(),
         workflows: [checkout()].into(),
         wanted,
+        suspects: true,
         rules: ClaimRules { lease: LEASE, claims_without_progress_max: CLAIMS_MAX },
     }
 }

@@ -16,7 +16,7 @@ use piton_core::boundary::After;
 use piton_core::record::{
     EventRecord, InstanceRecord, LogRecord, RunKey, SYSTEM_CATEGORY, StepRecord,
 };
-use piton_core::{Code, InstanceStatus, Span, Timestamp};
+use piton_core::{Code, InstanceStatus, Span, Timestamp, WorkflowName};
 
 use super::rows::*;
 use crate::VirtualRuntime;
@@ -310,9 +310,14 @@ impl Stage {
         }
     }
 
+    /// How many live tasks every workflow has except the known ones.
+    pub(crate) async fn backlog(&self, known: &[WorkflowName]) -> Vec<(WorkflowName, u64)> {
+        self.store.backlog(known.into()).await.expect("read")
+    }
+
     /// How many live tasks `checkout` has.
     pub(crate) async fn live_tasks(&self) -> u64 {
-        let backlog = self.store.backlog().await.expect("read");
+        let backlog = self.backlog(&[]).await;
         let mine = backlog.iter().find(|(name, _)| *name == checkout());
         mine.map_or(0, |(_, tasks)| *tasks)
     }

@@ -4,6 +4,9 @@
 //! told to whom. The numbers are those of `docs/reliability.md`.
 
 mod bodies;
+mod claims;
+mod commits;
+mod notice;
 mod rows;
 mod transitions;
 
@@ -14,11 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use piton::store::{Action, DumpedInstance, MemoryStore, StoreError};
 use piton_core::boundary::Next;
 use piton_core::record::{Epoch, InstanceKey, RunKey, StepRecord};
-use piton_core::{StepType, TaskState, Timestamp};
 
 use super::sometimes::{Rare, Sometimes};
 use super::witness::Bodies;
 use super::world::{ProcessId, World};
+
+pub(super) use self::bodies::Body;
 
 /// What a process asked of the store.
 #[derive(Clone, Debug)]
@@ -27,7 +31,7 @@ pub(super) enum Call {
     Event { id: String, event: String },
     Steer { id: String, action: Action },
     Claim { wanted: usize },
-    Commit { key: RunKey, steps: Vec<StepRecord>, next: Next },
+    Commit { key: RunKey, steps: Vec<StepRecord>, waits: Vec<StepRecord>, next: Next },
     Renew,
     Release,
     AppendLogs,
@@ -42,10 +46,14 @@ impl fmt::Display for Call {
             Call::Event { id, event } => write!(f, "send {event} to {id}"),
             Call::Steer { id, action } => write!(f, "{action:?} {id}"),
             Call::Claim { wanted } => write!(f, "claim {wanted}"),
-            Call::Commit { key, steps, next } => {
+            Call::Commit { key, steps, waits, next } => {
                 write!(f, "commit #{} run {} epoch {}:", key.instance.0, key.run, key.epoch)?;
                 for step in steps {
                     write!(f, " {}={}", step.name, step.status)?;
+                }
+                for wait in waits {
+                    let event = wait.event_type.as_ref().map_or("", |event| event.as_str());
+                    write!(f, " {} looks for {event}", wait.name)?;
                 }
                 match next {
                     Next::Continue { .. } => write!(f, ", goes on"),
@@ -84,6 +92,10 @@ struct State {
     passes: BTreeMap<(ProcessId, InstanceKey), BTreeSet<Epoch>>,
     /// Instances whose pause took a lease away that had run out: its runner may not know yet.
     paused_by_expiry: BTreeMap<InstanceKey, bool>,
+    /// Boundaries that were sent and have not arrived.
+    on_their_way: Vec<Arc<Call>>,
+    /// The attempts whose bodies were executed.
+    executed: BTreeSet<(String, u32, String, u32)>,
     sometimes: Sometimes,
     story: Option<Vec<String>>,
     violation: Option<Violation>,
@@ -100,6 +112,8 @@ impl Checker {
                 rows: BTreeMap::new(),
                 passes: BTreeMap::new(),
                 paused_by_expiry: BTreeMap::new(),
+                on_their_way: Vec::new(),
+                executed: BTreeSet::new(),
                 sometimes: Sometimes::default(),
                 story: tell.then(Vec::new),
                 violation: None,
@@ -138,21 +152,6 @@ impl Checker {
         self.lock().passes.retain(|(of, _), _| *of != process);
     }
 
-    /// A transaction is about to run.
-    pub(super) fn before(&self, _: ProcessId, call: &Call) {
-        if let Call::Steer { id, action } = call
-            && self.bodies.running(id)
-        {
-            let rare = match action {
-                Action::Restart => Rare::RestartDuringBody,
-                Action::Terminate => Rare::TerminateDuringBody,
-                Action::Pause => Rare::PauseDuringBody,
-                Action::Resume => return,
-            };
-            self.sometimes(rare);
-        }
-    }
-
     /// A transaction ran: compares all rows with what they were.
     pub(super) fn after<T>(&self, process: ProcessId, call: &Call, answer: &Result<T, StoreError>) {
         self.tell(|| {
@@ -167,8 +166,14 @@ impl Checker {
         if matches!(answer, Err(StoreError::Fenced)) {
             state.sometimes.saw(Rare::StaleCommitFenced);
         }
+        if matches!(answer, Err(StoreError::Mutation(_))) {
+            state.sometimes.saw(Rare::TransactionRefused);
+        }
         let before = std::mem::take(&mut state.rows);
-        let found = transitions::check(&before, &rows, call, answer.is_ok(), now)
+        let accepted = answer.is_ok();
+        let found = transitions::check(&before, &rows, call, accepted, now)
+            .and_then(|()| commits::check(&before, &rows, call, accepted))
+            .and_then(|()| claims::check(&before, &rows, call, now))
             .and_then(|()| rows::check(&rows, now));
         state.notice(&before, &rows, call, now);
         state.rows = rows;
@@ -183,6 +188,15 @@ impl Checker {
         let state = self.lock();
         let known = state.rows.iter().map(|(key, instance)| (*key, instance.task));
         !tasks.into_iter().eq(known)
+    }
+
+    /// A claim came back with nothing and changed nothing.
+    pub(super) fn claimed_nothing(&self, wanted: usize) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        if let Err(violation) = claims::check_nothing(&state.rows, wanted, now) {
+            state.violation.get_or_insert(violation);
+        }
     }
 
     /// A transaction was applied, but nobody will hear of it.
@@ -222,44 +236,6 @@ impl Checker {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Takes note of rare states, and of pauses that a runner may not know of.
-    fn notice(
-        &mut self,
-        before: &BTreeMap<InstanceKey, DumpedInstance>,
-        rows: &BTreeMap<InstanceKey, DumpedInstance>,
-        call: &Call,
-        now: Timestamp,
-    ) {
-        for (key, after) in rows {
-            let Some(before) = before.get(key) else { continue };
-            let (Some(old), Some(new)) = (before.task, after.task) else { continue };
-            if new.state == TaskState::Held && old.state != TaskState::Held {
-                let expired = old.state == TaskState::Leased
-                    && old.lease_until.is_none_or(|until| until <= now);
-                self.paused_by_expiry.insert(*key, expired);
-            }
-            let expired = old.lease_until.is_some_and(|until| until <= now);
-            if old.state == TaskState::Leased
-                && new.epoch > old.epoch
-                && new.run == old.run
-                && expired
-            {
-                self.sometimes.saw(Rare::ExpiredLeaseTakenOver);
-            }
-            if let Call::Event { .. } = call {
-                let steps = after.runs.last().map(|run| run.steps.as_slice()).unwrap_or_default();
-                let same_moment = |step: &&StepRecord| {
-                    step.step_type == StepType::WaitForEvent && step.wake_at == Some(now)
-                };
-                if steps.iter().any(|step| same_moment(&step)) {
-                    self.sometimes.saw(Rare::EventAtTheDeadline);
-                }
-            }
-        }
     }
 }
 

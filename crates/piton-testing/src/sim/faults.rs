@@ -16,7 +16,9 @@ use piton_core::record::{
 use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
 
 use super::check::{Call, Checker};
+use super::plan::Part;
 use super::world::{ProcessId, View, World};
+use crate::runtime::SplitMix64;
 
 /// How bad the day is. Each is "one in n"; 0 is never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,16 +34,19 @@ pub(super) struct Weather {
 
 impl Weather {
     /// Every seed has a weather of its own: some faults often, others never.
-    pub(super) fn random(world: &World) -> Self {
-        let often = |choices: [u64; 4]| choices[world.below(4) as usize];
+    pub(super) fn random(random: &mut SplitMix64, has: impl Fn(Part) -> bool) -> Self {
+        let mut often = |part, choices: [u64; 4]| {
+            let chosen = choices[random.below(4) as usize];
+            if has(part) { chosen } else { 0 }
+        };
         Self {
-            fail_before: often([0, 0, 60, 12]),
-            fail_after: often([0, 0, 60, 12]),
-            delay: often([0, 20, 8, 3]),
-            delay_ms_max: [3, 300, 20_000, 90_000][world.below(4) as usize],
-            hint_lost: often([0, 0, 4, 1]),
-            hint_doubled: often([0, 0, 10, 2]),
-            crash: often([0, 1, 1, 1]),
+            fail_before: often(Part::FailuresBefore, [0, 0, 60, 12]),
+            fail_after: often(Part::FailuresAfter, [0, 0, 60, 12]),
+            delay: often(Part::Delays, [0, 20, 8, 3]),
+            delay_ms_max: often(Part::Delays, [3, 300, 20_000, 90_000]),
+            hint_lost: often(Part::LostHints, [0, 0, 4, 1]),
+            hint_doubled: often(Part::DoubledHints, [0, 0, 10, 2]),
+            crash: often(Part::Crashes, [0, 1, 1, 1]),
         }
     }
 }
@@ -84,6 +89,7 @@ impl FaultyStore {
         let (inner, runtime) = (Arc::clone(&self.inner), Arc::clone(&self.runtime));
         let (checker, process) = (Arc::clone(&self.checker), self.process);
         let [delay_before, delay_after] = delays;
+        let on_its_way = Checker::sent(&checker, &call);
         Box::pin(async move {
             if let Some(span) = delay_before {
                 runtime.sleep(span).await;
@@ -92,6 +98,7 @@ impl FaultyStore {
                 checker.note(process, &call, "fails before it is applied");
                 return Err(StoreError::Unavailable("simulated, not applied".to_owned()));
             }
+            drop(on_its_way);
             checker.before(process, &call);
             let answer = apply(&inner).await;
             if told(&checker, &answer) == Changed::Maybe {
@@ -196,7 +203,11 @@ impl Store for FaultyStore {
                 }
                 // Most claims find nothing; checking every row after each of them would be most of the work.
                 let nothing = answer.claimed.is_empty() && !checker.tasks_changed();
-                if nothing { Changed::No } else { Changed::Maybe }
+                if nothing {
+                    checker.claimed_nothing(wanted);
+                    return Changed::No;
+                }
+                Changed::Maybe
             },
         )
     }
@@ -209,6 +220,7 @@ impl Store for FaultyStore {
         let call = Call::Commit {
             key: boundary.key,
             steps: boundary.steps.iter().map(|write| write.record.clone()).collect(),
+            waits: boundary.waits.iter().map(|wait| wait.record.clone()).collect(),
             next: boundary.next.clone(),
         };
         let (process, key) = (self.process, boundary.key);
@@ -277,8 +289,8 @@ impl Store for FaultyStore {
         self.read(move |store| store.ended(instances))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(move |store| store.backlog())
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(move |store| store.backlog(known))
     }
 
     fn close(&self) -> Answer<()> {

@@ -10,26 +10,34 @@ mod check;
 mod client;
 mod faults;
 mod parked;
+mod plan;
 mod program;
+mod reader;
+mod shrink;
 mod sometimes;
 mod witness;
 mod world;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use piton::store::{MemoryStore, Store};
 use piton::{Engine, EngineBuilder};
 use piton_core::{Span, Timestamp};
+use tokio::sync::Notify;
 
 use self::check::Checker;
 use self::faults::{FaultyStore, Weather};
+use self::plan::Plan;
 use self::program::Interpreter;
 use self::witness::Witness;
 use self::world::{ProcessId, World};
 use crate::runtime::START;
 
 pub use self::check::Violation;
+pub use self::plan::{Cuts, Part};
+pub use self::shrink::shrink;
 pub use self::sometimes::{Rare, Sometimes};
 
 /// The process whose clients create, steer and send events.
@@ -41,6 +49,9 @@ const CHAOS: ProcessId = ProcessId(99);
 /// How much virtual time everything has to end in once the faults have stopped.
 const LIVENESS: Span = Span::from_days(2);
 
+/// How long a process that is asked to stop waits for its bodies.
+const PATIENCE: Span = Span::from_millis(5_000);
+
 /// How many times tasks may be polled before a simulation counts as endless.
 const POLLS_MAX: u64 = 2_000_000;
 
@@ -49,6 +60,10 @@ const POLLS_MAX: u64 = 2_000_000;
 pub struct Report {
     /// The seed: the same one gives the same report.
     pub seed: u64,
+    /// What was left out of it.
+    pub cuts: Cuts,
+    /// How many actions the clients had in mind.
+    pub actions: u64,
     /// The first broken invariant, if there is one.
     pub violation: Option<Violation>,
     /// The rare states that were reached.
@@ -63,13 +78,20 @@ pub struct Report {
 
 /// Simulates one seed. With `tell`, the report has the story.
 pub fn simulate(seed: u64, tell: bool) -> Report {
+    simulate_with(seed, &Cuts::default(), tell)
+}
+
+/// Simulates one seed with something left out.
+pub fn simulate_with(seed: u64, cuts: &Cuts, tell: bool) -> Report {
     let (parked, _counting) = parked::count();
-    let sim = Simulation::new(seed, tell);
+    let sim = Simulation::new(seed, cuts, tell);
     sim.run();
     let (mut sometimes, transactions, story) = sim.checker.harvest();
     parked.harvest(&mut sometimes);
     Report {
         seed,
+        cuts: cuts.clone(),
+        actions: sim.plan.actions,
         violation: sim.checker.violation(),
         sometimes,
         transactions,
@@ -81,31 +103,24 @@ pub fn simulate(seed: u64, tell: bool) -> Report {
 /// Everything the actors of one simulation share.
 struct Simulation {
     world: Arc<World>,
+    plan: Plan,
     store: Arc<MemoryStore>,
     checker: Arc<Checker>,
     weather: Arc<Mutex<Weather>>,
-    runners: u32,
-    parked_runs: usize,
+    /// Asks a process to stop politely.
+    stops: Mutex<BTreeMap<ProcessId, Arc<Notify>>>,
     done: Mutex<bool>,
 }
 
 impl Simulation {
-    fn new(seed: u64, tell: bool) -> Arc<Self> {
-        let world = World::new(seed);
+    fn new(seed: u64, cuts: &Cuts, tell: bool) -> Arc<Self> {
+        let plan = Plan::new(seed, cuts);
+        let world = World::new(seed, cuts.salt);
         let store = MemoryStore::new(world.view(CHAOS, Span::ZERO));
         let checker = Checker::new(Arc::clone(&world), Arc::clone(&store), tell);
-        let weather = Arc::new(Mutex::new(Weather::random(&world)));
-        let runners = 1 + world.below(3) as u32;
-        let parked_runs = [0, 1, 1_024][world.below(3) as usize];
-        Arc::new(Self {
-            world,
-            store,
-            checker,
-            weather,
-            runners,
-            parked_runs,
-            done: Mutex::new(false),
-        })
+        let weather = Arc::new(Mutex::new(plan.weather));
+        let (stops, done) = (Mutex::default(), Mutex::new(false));
+        Arc::new(Self { world, plan, store, checker, weather, stops, done })
     }
 
     fn run(self: &Arc<Self>) {
@@ -121,7 +136,7 @@ impl Simulation {
             }
         }
         // The world outlives its tasks only through cycles: cut them.
-        for process in (0..=self.runners).map(ProcessId).chain([CHAOS]) {
+        for process in (0..=self.plan.runners).map(ProcessId).chain([CHAOS]) {
             self.world.kill(process);
         }
     }
@@ -129,15 +144,29 @@ impl Simulation {
     /// Starts a process with a runner of its own.
     fn start_runner(self: &Arc<Self>, process: ProcessId) {
         let skew = [0, -600_000, 600_000, 1_500][self.world.below(4) as usize];
-        let engine = self.engine(process, Span::from_millis(skew)).concurrency(3);
+        let skew = if self.plan.skewed { skew } else { 0 };
+        let engine = self.engine(process, Span::from_millis(skew));
         self.checker.tell(|| format!("p{} starts, its clock off by {skew} ms", process.0));
+        let stop = Arc::new(Notify::new());
+        self.stops().insert(process, Arc::clone(&stop));
+        let checker = Arc::clone(&self.checker);
         let task = async move {
             // A store that fails at the start only delays the report of unregistered workflows.
             let engine = engine.start().await;
+            stop.notified().await;
+            if let Ok(engine) = &engine
+                && engine.shutdown(PATIENCE).await.is_ok()
+            {
+                checker.tell(|| format!("p{} has stopped", process.0));
+                checker.sometimes(Rare::StoppedPolitely);
+            }
             std::future::pending::<()>().await;
-            drop(engine);
         };
         self.world.spawn(process, Box::pin(task));
+    }
+
+    fn stops(&self) -> std::sync::MutexGuard<'_, BTreeMap<ProcessId, Arc<Notify>>> {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn engine(self: &Arc<Self>, process: ProcessId, skew: Span) -> EngineBuilder {
@@ -159,7 +188,8 @@ impl Simulation {
             .lease("10 seconds")
             .poll_interval("4 seconds")
             .quarantine_after(6)
-            .parked_runs(self.parked_runs)
+            .concurrency(self.plan.concurrency)
+            .parked_runs(self.plan.parked_runs)
     }
 
     /// Stops all faults.
@@ -185,26 +215,34 @@ impl Simulation {
     }
 }
 
-/// Starts the runners, and kills and restarts them while the weather lasts.
+/// Starts the runners, and stops and kills and restarts them while the weather lasts.
 async fn chaos(sim: Arc<Simulation>) {
     use piton::runtime::Runtime;
     let runtime = sim.world.view(CHAOS, Span::ZERO);
-    for number in 1..=sim.runners {
+    let pause = async |ms_max: u64| {
+        let ms = sim.world.below(ms_max).cast_signed();
+        runtime.sleep(Span::from_millis(ms)).await;
+    };
+    for number in 1..=sim.plan.runners {
         sim.start_runner(ProcessId(number));
     }
     loop {
-        let pause = 1 + sim.world.below(30_000);
-        runtime.sleep(Span::from_millis(pause.cast_signed())).await;
+        pause(30_000).await;
         if sim.weather().crash == 0 {
+            runtime.sleep(Span::from_millis(30_000)).await;
             continue;
         }
-        let process = ProcessId(1 + sim.world.below(sim.runners.into()) as u32);
+        let process = ProcessId(1 + sim.world.below(sim.plan.runners.into()) as u32);
+        if sim.world.one_in(4) {
+            sim.checker.tell(|| format!("p{} is asked to stop", process.0));
+            sim.stops()[&process].notify_one();
+            pause(10_000).await;
+        }
         sim.checker.tell(|| format!("p{} is killed", process.0));
         sim.checker.sometimes(Rare::ProcessKilled);
         sim.world.kill(process);
         sim.checker.process_over(process);
-        let pause = sim.world.below(15_000);
-        runtime.sleep(Span::from_millis(pause.cast_signed())).await;
+        pause(15_000).await;
         sim.start_runner(process);
     }
 }

@@ -1,9 +1,10 @@
 //! Random programs: what the simulated workflows do. A program is the params of its instance, so that a
 //! failing seed can print it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, join_all, select_all};
+use piton::StepContext;
 use piton::prelude::*;
 use piton_core::Span;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,9 @@ pub(super) struct Program(pub(super) Vec<Op>);
 /// The types of event there are.
 pub(super) const EVENTS: [&str; 3] = ["red", "green", "blue"];
 
+/// The result of a step that has sent an event; its payload is the step's idempotency key.
+pub(super) const SENT: &str = "done and sent";
+
 /// The ids of instances that clients use.
 pub(super) const INSTANCES: u64 = 5;
 
@@ -59,13 +63,14 @@ pub(super) const INSTANCES: u64 = 5;
 const OPS_MAX: u64 = 9;
 
 impl Program {
-    pub(super) fn random(random: &mut SplitMix64) -> Self {
+    pub(super) fn random(random: &mut SplitMix64, ops_max: usize) -> Self {
         let mut budget = 1 + random.below(OPS_MAX);
         let mut names = 0;
         let mut ops = Vec::new();
         while budget > 0 {
             ops.push(random_op(random, &mut budget, &mut names, 2));
         }
+        ops.truncate(ops_max);
         Self(ops)
     }
 }
@@ -79,7 +84,7 @@ fn random_op(random: &mut SplitMix64, budget: &mut u64, names: &mut u32, depth: 
         5 | 6 => Op::Sleep { name, ms: pick(random, &[-5, 0, 1, 500, 5_000, 60_000]) },
         7 | 8 => Op::Wait {
             name,
-            event: EVENTS[random.below(3) as usize].to_owned(),
+            event: EVENTS[random.below(EVENTS.len() as u64) as usize].to_owned(),
             timeout_ms: pick(random, &[1_000, 3_000, 30_000, 90_000]),
         },
         9 => {
@@ -131,42 +136,65 @@ impl Workflow for Interpreter {
     type Output = Vec<String>;
 
     async fn run(&self, program: Event<Program>, step: &Step) -> Result<Vec<String>> {
+        let seen = Seen::default();
         let mut results = Vec::new();
         for op in &program.0 {
-            results.push(self.run_op(op, step).await?);
+            results.push(self.run_op(op, step, &seen).await?);
         }
         Ok(results)
     }
 }
 
+/// The steps whose outcome the code has seen in this pass.
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl Seen {
+    fn note(&self, name: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl Interpreter {
-    fn run_op<'a>(&'a self, op: &'a Op, step: &'a Step) -> BoxFuture<'a, Result<String>> {
+    fn run_op<'a>(
+        &'a self,
+        op: &'a Op,
+        step: &'a Step,
+        seen: &'a Seen,
+    ) -> BoxFuture<'a, Result<String>> {
         Box::pin(async move {
             match op {
-                Op::Do(op) => self.run_do(op, step).await,
+                Op::Do(op) => self.run_do(op, step, seen).await,
                 Op::Sleep { name, ms } => {
-                    step.sleep(name.as_str(), *ms).await?;
+                    let slept = step.sleep(name.as_str(), *ms).await;
+                    seen.note(name);
+                    slept?;
                     Ok(format!("{name} slept"))
                 }
                 Op::Wait { name, event, timeout_ms } => {
-                    let wait = step.wait_for_event::<u64>(name.as_str(), event.as_str());
-                    let payload = wait.timeout(*timeout_ms).await?;
-                    Ok(format!("{name} got {payload}"))
+                    let wait = step.wait_for_event::<String>(name.as_str(), event.as_str());
+                    let payload = wait.timeout(*timeout_ms).await;
+                    seen.note(name);
+                    Ok(format!("{name} got {}", payload?))
                 }
                 Op::All(ops) => {
-                    let results = join_all(ops.iter().map(|op| self.run_op(op, step))).await;
+                    let results = join_all(ops.iter().map(|op| self.run_op(op, step, seen))).await;
                     let results: Vec<String> = results.into_iter().collect::<Result<_>>()?;
                     Ok(results.join(","))
                 }
                 Op::Race(ops) => {
-                    let branches = ops.iter().map(|op| self.run_op(op, step));
+                    let branches = ops.iter().map(|op| self.run_op(op, step, seen));
                     let (first, _, _) = select_all(branches).await;
                     first
                 }
                 Op::Catch(ops) => {
                     let mut results = Vec::new();
                     for op in ops {
-                        match self.run_op(op, step).await {
+                        match self.run_op(op, step, seen).await {
                             Ok(result) => results.push(result),
                             Err(error) => results.push(format!("caught {}", error.name())),
                         }
@@ -178,23 +206,26 @@ impl Interpreter {
         })
     }
 
-    async fn run_do(&self, op: &DoOp, step: &Step) -> Result<String> {
-        step.run_with(op.name.as_str(), |cx| async move {
-            let running = self.witness.body_started(&cx.idempotency_key(), cx.attempt());
+    async fn run_do(&self, op: &DoOp, step: &Step, seen: &Seen) -> Result<String> {
+        let body = |cx: StepContext| async move {
+            let key = cx.idempotency_key();
+            let running = self.witness.body_started(&key, cx.attempt(), &seen.names());
             if op.ms > 0 {
                 self.witness.sleep(Span::from_millis(op.ms)).await;
             }
             drop(running);
+            if let Some((to, event)) = &op.send {
+                cx.transaction().send_event(Self::NAME, to, event, &key)?;
+            }
             if cx.attempt() <= op.fail {
                 return Err(Error::new(format!("attempt {} fails", cx.attempt())).named("Planned"));
             }
-            if let Some((to, event)) = &op.send {
-                cx.transaction().send_event(Self::NAME, to, event, &7)?;
-            }
-            Ok(format!("{} done", op.name))
-        })
-        .retries(Retries::constant(op.retries, op.delay_ms))
-        .timeout(op.timeout_ms)
-        .await
+            Ok(if op.send.is_some() { SENT.to_owned() } else { format!("{} done", op.name) })
+        };
+        let retries = Retries::constant(op.retries, op.delay_ms);
+        let run = step.run_with(op.name.as_str(), body);
+        let result = run.retries(retries).timeout(op.timeout_ms).await;
+        seen.note(&op.name);
+        result
     }
 }

@@ -37,16 +37,50 @@ rare! {
     ClientCallWithoutAnswer = "client call applied, answer lost",
     /// A run was taken from a runner whose lease had run out.
     ExpiredLeaseTakenOver = "expired lease taken over",
+    /// A lease that had run out was extended, because nobody had taken it.
+    ExpiredLeaseRenewed = "expired lease renewed by its holder",
+    /// A lease was handed back.
+    LeaseReleased = "lease handed back",
+    /// A body was executed again for the same attempt.
+    BodyRepeated = "body executed again for the same attempt",
     /// A restart while a body was running.
     RestartDuringBody = "restart during a body",
     /// A terminate while a body was running.
     TerminateDuringBody = "terminate during a body",
     /// A pause while a body was running.
     PauseDuringBody = "pause during a body",
+    /// A pause came while a result was on its way to the store.
+    PauseBeforeCommit = "pause between body and commit",
+    /// A restart came while a result was on its way to the store.
+    RestartBeforeCommit = "restart between body and commit",
+    /// A terminate came while a result was on its way to the store.
+    TerminateBeforeCommit = "terminate between body and commit",
+    /// An event came while the registration of its wait was on its way to the store.
+    EventBeforeRegistration = "event while its wait is being registered",
     /// An event arrived in the very millisecond of a wait's deadline.
     EventAtTheDeadline = "event in the millisecond of the deadline",
+    /// A wait took an event after its deadline, because the event had come before.
+    EventTakenAfterTheDeadline = "event in time, taken after the deadline",
+    /// A wait timed out although an event of its type was there: it came too late.
+    EventTooLate = "event too late, left for the next wait",
+    /// The loser of a race was given up by the code.
+    LoserGivenUp = "loser of a race given up",
+    /// A step's transaction was refused.
+    TransactionRefused = "step transaction refused",
+    /// A pause took the lease of a runner that had let it run out.
+    PausedByExpiry = "pause of a run whose lease had run out",
+    /// A pause was taken back before it took effect.
+    PauseTakenBack = "pause taken back before it took effect",
+    /// An instance was created leased to the runner of its process.
+    CreatedLeased = "instance created with a lease",
+    /// New work was claimed before work that resumes, because it had waited too long.
+    NewWorkFirst = "new work that waited long claimed before resuming work",
     /// A process was killed while it held runs.
     ProcessKilled = "process killed",
+    /// A process was asked to stop, and did.
+    StoppedPolitely = "process stopped politely",
+    /// A run that may have killed its runners was claimed, the only one of its kind.
+    SuspectClaimed = "suspect claimed alone",
     /// An instance ended in quarantine.
     Quarantined = "instance quarantined",
     /// A parked run could not be used, because someone else had claimed the run in between.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use piton::runtime::Runtime;
 use piton_core::Span;
 
-use super::check::Checker;
+use super::check::{Body, Checker};
 use super::world::{ProcessId, View};
 
 /// Sees the bodies that run in one process.
@@ -18,12 +18,18 @@ pub(super) struct Witness {
 
 impl Witness {
     /// A body starts. The returned value is dropped when it ends or is cut off.
-    pub(super) fn body_started(&self, idempotency_key: &str, attempt: u32) -> Running {
+    pub(super) fn body_started(
+        &self,
+        idempotency_key: &str,
+        attempt: u32,
+        seen: &[String],
+    ) -> Running {
         let mut parts = idempotency_key.splitn(4, '/').skip(1);
         let id = parts.next().unwrap_or_default().to_owned();
         let run = parts.next().and_then(|run| run.parse().ok()).unwrap_or_default();
         let step = parts.next().unwrap_or_default();
-        self.checker.body_started(self.process, &id, run, step, attempt);
+        let body = Body { process: self.process, id: &id, run, step, attempt, seen };
+        self.checker.body_started(&body);
         Running::new(Arc::clone(&self.checker), id)
     }
 

@@ -62,12 +62,15 @@ impl Wake for TaskWaker {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Arc<Self> {
+    pub(super) fn new(seed: u64, salt: u64) -> Arc<Self> {
+        // What is decided before the world starts follows from the seed itself: this must be another sequence.
+        let mut random = SplitMix64::new(!seed);
+        let random = SplitMix64::new(random.next_u64() ^ salt);
         Arc::new_cyclic(|itself| Self {
             itself: Weak::clone(itself),
             inner: Mutex::new(Inner {
                 now_us: 0,
-                random: SplitMix64::new(seed),
+                random,
                 tasks: BTreeMap::new(),
                 ready: BTreeSet::new(),
                 sleeps: BTreeMap::new(),

@@ -137,7 +137,8 @@ impl HistoryQuery {
         let logs = position(&self.logs_after, log_scope)?;
 
         let rows = store.steps(page(steps)).await?;
-        let step_cursor = |row: &StepRecord| Cursor::new(scope("steps", ""), (row.position.into(), 0));
+        let step_cursor =
+            |row: &StepRecord| Cursor::new(scope("steps", ""), (row.position.into(), 0));
         let steps = Page::new(rows, size, step_cursor);
         let rows = store.events(page(events)).await?;
         let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), (row.seq, 0)));

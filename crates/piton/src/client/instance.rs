@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, InstanceRecord, RecordedError, StepRecord};
 use piton_core::{
     Code, EventType, InstanceId, InstanceStatus, Json, Refusal, StepType, Timestamp, WorkflowName,
@@ -11,8 +12,8 @@ use piton_core::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::HistoryQuery;
-use crate::engine::Shared;
+use super::{Export, HistoryQuery};
+use crate::engine::{Shared, Tick};
 use crate::pass::RunningStep;
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
@@ -219,6 +220,11 @@ impl<O> InstanceHandle<O> {
         HistoryQuery::new(Arc::clone(&self.shared), self.workflow.clone(), self.id.clone())
     }
 
+    /// The whole record of a run as one document, which `piton_testing::replays_the_same` runs today's code against.
+    pub fn export(&self) -> Export {
+        Export::new(Arc::clone(&self.shared), self.workflow.clone(), self.id.clone())
+    }
+
     /// Pauses the instance: at once if it is waiting, at its next boundary if a step is running. Timers go
     /// on counting. Pausing a paused instance does nothing.
     ///
@@ -254,6 +260,31 @@ impl<O> InstanceHandle<O> {
     /// If the store cannot be used.
     pub async fn restart(&self) -> Result<Instance> {
         self.steer(Action::Restart).await
+    }
+
+    /// Advances this instance as far as it goes, if it is due, and no other; returns when it rests. For hosts without
+    /// a background runner that are told which instance to look after, and for tests.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// let (one, two) = (noop.create(()).await?, noop.create(()).await?);
+    /// assert_eq!(one.tick().await?.processed, 1);
+    /// assert!(one.status().await?.is_terminal() && !two.status().await?.is_terminal());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be used.
+    pub async fn tick(&self) -> Result<Tick> {
+        let processed = self.runner.tick_instance(self.workflow.clone(), self.key).await?;
+        Ok(Tick { processed })
     }
 
     async fn steer(&self, action: Action) -> Result<Instance> {
@@ -396,7 +427,10 @@ impl IntoFuture for SendEvent {
 
     fn into_future(self) -> BoxFuture<Result<()>> {
         Box::pin(async move {
-            self.shared.store.send_event(self.event?).await?;
+            let stored = self.shared.store.send_event(self.event?).await;
+            if !planted(Bug::EarlyAck) {
+                stored?;
+            }
             Ok(())
         })
     }

@@ -2,6 +2,7 @@
 
 mod create;
 mod cursor;
+mod export;
 mod history;
 mod instance;
 mod results;
@@ -26,6 +27,7 @@ use crate::workflow::Program;
 
 pub use create::{BatchItem, Create};
 pub use cursor::Cursor;
+pub use export::{Export, ExportedEvent, ExportedStep, RunExport};
 pub use history::{History, HistoryQuery};
 pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
 pub(crate) use results::{Outcome, Waiters, watch_results};

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{RecordedError, StepRecord};
 use piton_core::{
     Code, EventType, InstanceId, Json, Limits, Refusal, Retries, Span, StepName, StepStatus,
@@ -39,6 +40,7 @@ use piton_core::{
 
 use rustc_hash::FxHashMap;
 
+use crate::intercept::Interceptor;
 use crate::store::{Mutation, RowState};
 use crate::{Error, Result};
 
@@ -62,6 +64,7 @@ pub(crate) struct Pass {
     pub(crate) limits: Arc<Limits>,
     pub(crate) step_defaults: Arc<StepDefaults>,
     pub(crate) check_created: Arc<dyn CheckCreated>,
+    pub(crate) interceptor: Option<Arc<dyn Interceptor>>,
     state: Mutex<State>,
 }
 
@@ -177,7 +180,7 @@ pub(crate) enum StepPoll {
 }
 
 impl Ask {
-    fn step_type(&self) -> StepType {
+    pub(crate) fn step_type(&self) -> StepType {
         match self {
             Ask::Do { .. } => StepType::Do,
             Ask::Sleep { .. } => StepType::Sleep,
@@ -202,6 +205,7 @@ impl Pass {
             limits: Arc::clone(&shared.limits),
             step_defaults: Arc::clone(&shared.step_defaults),
             check_created: Arc::clone(&shared.registry) as Arc<dyn CheckCreated>,
+            interceptor: shared.interceptor.clone(),
             state: Mutex::new(State {
                 clock,
                 slots,
@@ -306,12 +310,19 @@ impl Pass {
             // A body that blocked its thread past its deadline has timed out all the same.
             let late = state.clock.monotonic_us() > deadline_us;
             let outcome = if late { Err(timed_out(slot.plan.timeout)) } else { outcome };
-            let mutations = if outcome.is_ok() { mutations } else { Vec::new() };
+            let kept = outcome.is_ok() || planted(Bug::FailedAttemptMutates);
+            let mutations = if kept { mutations } else { Vec::new() };
             slot.phase = Phase::Ended { attempt, started_at, outcome, mutations };
             slot.spent = !slot.plan.repeatable;
             state.running.retain(|running| running != name);
             state.ended.push(name.clone());
         }
+    }
+
+    /// An attempt is over as if its body had taken too long.
+    pub(crate) fn time_out(&self, name: &StepName) {
+        let timeout = self.lock().slots.get(name).map_or(Span::ZERO, |slot| slot.plan.timeout);
+        self.body_ended(name, Err(timed_out(timeout)), Vec::new());
     }
 
     /// The code dropped a step's future.

@@ -18,9 +18,10 @@ mod parked;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use piton_core::claim::ClaimRules;
+use piton_core::claim::{self, ClaimRules};
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, RunKey, RunNumber};
-use piton_core::{Span, Timestamp};
+use piton_core::{Span, Timestamp, WorkflowName};
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
 
@@ -31,7 +32,7 @@ use crate::pass::{
 };
 use crate::runtime::TaskOwner;
 use crate::step::Step;
-use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, StoreError};
+use crate::store::{Answer, ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, Store};
 use crate::workflow::Start;
 use crate::{Error, Result};
 
@@ -58,12 +59,16 @@ pub(crate) struct Runner {
     shared: Arc<Shared>,
     config: RunnerConfig,
     free: AtomicUsize,
+    /// A suspect is in flight, or may be among what is being claimed.
+    suspect: AtomicBool,
     backlog: Backlog,
     stopping: AtomicBool,
     /// Wakes the claim loop.
     work: Notify,
     /// When the claim loop wakes by itself, in milliseconds; what falls due later need not wake it.
     wakes_at_ms: AtomicI64,
+    /// How far the store's clock is ahead of ours, in milliseconds: hints are told in its time.
+    store_ahead_ms: AtomicI64,
     /// Wakes those who wait for the last run to depart.
     departed: Notify,
     live: Live,
@@ -116,12 +121,51 @@ impl Drop for Slot {
     }
 }
 
+/// Room for the one suspect that may be in flight; given back when dropped.
+struct SuspectSeat {
+    runner: Arc<Runner>,
+    taken: bool,
+}
+
+impl SuspectSeat {
+    /// The seat of this run, if it needs one.
+    fn for_run(seat: &mut Option<Self>, run: &ClaimedRun) -> Option<Self> {
+        let mut seat = seat.take_if(|_| claim::is_suspect(&run.task))?;
+        seat.taken = true;
+        Some(seat)
+    }
+}
+
+impl Drop for SuspectSeat {
+    fn drop(&mut self) {
+        self.runner.suspect.store(false, Ordering::Release);
+        // The next suspect need not wait for the poll.
+        if self.taken {
+            self.runner.work.notify_one();
+        }
+    }
+}
+
+/// A claim that was asked for.
+struct Claiming {
+    answer: Answer<ClaimAnswer>,
+    asked: Asked,
+    seat: Option<SuspectSeat>,
+}
+
 /// A run in flight: cleans up behind it, also when user code panics while it is dropped.
 struct Flight {
     runner: Arc<Runner>,
     key: RunKey,
+    _room: Room,
+}
+
+/// What a run in flight takes up, given back when it departs.
+#[derive(Default)]
+struct Room {
     /// `None` for runs of a tick, which are bounded by its caller.
     _slot: Option<Slot>,
+    _seat: Option<SuspectSeat>,
     /// Tells a tick that the run departed, by being dropped.
     _done: Option<oneshot::Sender<()>>,
 }
@@ -138,10 +182,12 @@ impl Runner {
         Arc::new(Self {
             shared,
             free: AtomicUsize::new(config.concurrency),
+            suspect: AtomicBool::new(false),
             backlog: Backlog::default(),
             stopping: AtomicBool::new(false),
             work: Notify::new(),
             wakes_at_ms: AtomicI64::new(AWAKE),
+            store_ahead_ms: AtomicI64::new(0),
             departed: Notify::new(),
             live: Live::default(),
             parked: Parked::new(config.parked_max),
@@ -204,18 +250,22 @@ impl Runner {
                 continue;
             }
             self.wakes_at_ms.store(AWAKE, Ordering::Release);
-            let asked = Asked::now(&*self.shared.runtime);
-            match self.claim(slots.len()).await {
+            let Claiming { answer, asked, mut seat } = self.claim(slots.len());
+            match answer.await {
                 Ok(answer) => {
+                    let ahead = answer.now.since(self.shared.runtime.now());
+                    self.store_ahead_ms.store(ahead.as_millis(), Ordering::Release);
                     let more = answer.next_due_at.is_some_and(|at| at <= answer.now);
                     self.backlog.note(more, self.shared.runtime.monotonic_us());
                     let due_in = answer.next_due_at.map(|at| at.since(answer.now));
                     let claimed = answer.claimed.len();
                     for run in answer.claimed {
                         let slot = slots.pop().expect("no more is claimed than was wanted");
-                        self.start(run, answer.now, asked, Some(slot), None);
+                        let seat = SuspectSeat::for_run(&mut seat, &run);
+                        let room = Room { _slot: Some(slot), _seat: seat, _done: None };
+                        self.start(run, answer.now, asked, room);
                     }
-                    drop(slots);
+                    drop((slots, seat));
                     if claimed == 0 || !more {
                         self.wait_for_work(due_in).await;
                     }
@@ -229,14 +279,30 @@ impl Runner {
         }
     }
 
-    async fn claim(&self, wanted: usize) -> Result<ClaimAnswer, StoreError> {
+    /// Claims for the whole engine.
+    fn claim(self: &Arc<Self>, wanted: usize) -> Claiming {
+        let workflows = Arc::clone(&self.shared.registry.names);
+        self.claim_with(workflows, wanted, |store, request| store.claim(request))
+    }
+
+    /// Asks for a claim, with a seat for a suspect if there is none in flight.
+    fn claim_with(
+        self: &Arc<Self>,
+        workflows: Arc<[WorkflowName]>,
+        wanted: usize,
+        ask: impl FnOnce(&dyn Store, ClaimRequest) -> Answer<ClaimAnswer>,
+    ) -> Claiming {
+        let asked = Asked::now(&*self.shared.runtime);
+        let seat = (!self.suspect.swap(true, Ordering::AcqRel))
+            .then(|| SuspectSeat { runner: Arc::clone(self), taken: false });
         let request = ClaimRequest {
             runner: Arc::clone(&self.shared.runner_name),
-            workflows: Arc::clone(&self.shared.registry.names),
+            workflows,
             wanted,
+            suspects: seat.is_some(),
             rules: self.config.rules,
         };
-        self.shared.store.claim(request).await
+        Claiming { answer: ask(&*self.shared.store, request), asked, seat }
     }
 
     /// Waits for a hint, a free slot, the next due task or the poll interval, whichever comes first.
@@ -247,11 +313,13 @@ impl Runner {
         let jitter_ms = (runtime.random_u64() % 256) as i64 * poll_ms / 1_024;
         let poll = Span::from_millis(poll_ms - jitter_ms);
         let span = due_in.map_or(poll, |due| due.min(poll)).max(Span::from_millis(1));
-        self.wakes_at_ms.store(runtime.now().plus(span).as_millis(), Ordering::Release);
+        let ahead = Span::from_millis(self.store_ahead_ms.load(Ordering::Acquire));
+        let wakes_at = runtime.now().plus(ahead).plus(span);
+        self.wakes_at_ms.store(wakes_at.as_millis(), Ordering::Release);
         tokio::select! {
             biased;
             () = self.work.notified() => {}
-            () = runtime.sleep(span) => {}
+            () = runtime.sleep(span), if !planted(Bug::HintsTrusted) => {}
         }
     }
 
@@ -263,20 +331,13 @@ impl Runner {
         asked: Asked,
         slot: Slot,
     ) {
-        self.start(run, now, asked, Some(slot), None);
+        self.start(run, now, asked, Room { _slot: Some(slot), ..Room::default() });
     }
 
-    fn start(
-        self: &Arc<Self>,
-        run: ClaimedRun,
-        now: Timestamp,
-        asked: Asked,
-        slot: Option<Slot>,
-        done: Option<oneshot::Sender<()>>,
-    ) {
+    fn start(self: &Arc<Self>, run: ClaimedRun, now: Timestamp, asked: Asked, room: Room) {
         let key = run.run_key();
         self.live.begin(key);
-        let flight = Flight { runner: Arc::clone(self), key, _slot: slot, _done: done };
+        let flight = Flight { runner: Arc::clone(self), key, _room: room };
         let clock = PassClock::new(Arc::clone(&self.shared.runtime), now, asked);
         let waiters = Arc::clone(&self.shared);
         let task = async move {
@@ -350,7 +411,12 @@ impl Runner {
             Vec::new()
         } else {
             match shared.store.load_steps(run.key, key.run).await {
-                Ok(steps) => steps,
+                Ok(mut steps) => {
+                    if planted(Bug::RecordedStepForgotten) {
+                        steps.pop();
+                    }
+                    steps
+                }
                 Err(error) => {
                     tracing::error!(%error, instance = %run.id, "the steps of a run cannot be loaded");
                     return None;
@@ -373,23 +439,43 @@ impl Runner {
 
     /// See [`crate::Engine::tick`].
     pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
+        self.advance_claimed(self.claim(wanted)).await
+    }
+
+    /// See [`crate::InstanceHandle::tick`].
+    pub(crate) async fn tick_instance(
+        self: &Arc<Self>,
+        workflow: WorkflowName,
+        instance: InstanceKey,
+    ) -> Result<usize> {
+        let claiming = self.claim_with(Arc::from([workflow]), 1, |store, request| {
+            store.claim_instance(instance, request)
+        });
+        self.advance_claimed(claiming).await
+    }
+
+    async fn advance_claimed(self: &Arc<Self>, claiming: Claiming) -> Result<usize> {
         // In a task of its own: a caller that goes away must not leave claimed runs to nobody.
         let (told, ticked) = oneshot::channel();
         let runner = Arc::clone(self);
-        let task = async move { drop(told.send(runner.claim_and_advance(wanted).await)) };
+        let task = async move { drop(told.send(runner.see_through(claiming).await)) };
         self.shared.runtime.spawn(Box::pin(task)).detach();
         ticked.await.map_err(|_| Error::shutting_down())?
     }
 
-    async fn claim_and_advance(self: &Arc<Self>, wanted: usize) -> Result<usize> {
-        let asked = Asked::now(&*self.shared.runtime);
-        let answer = self.claim(wanted).await?;
+    /// Advances what the claim gets, and returns when all of it rests.
+    async fn see_through(self: &Arc<Self>, claiming: Claiming) -> Result<usize> {
+        let Claiming { answer, asked, mut seat } = claiming;
+        let answer = answer.await?;
         let mut departures = Vec::new();
         for run in answer.claimed {
             let (done, departed) = oneshot::channel();
-            self.start(run, answer.now, asked, None, Some(done));
+            let seat = SuspectSeat::for_run(&mut seat, &run);
+            let room = Room { _slot: None, _seat: seat, _done: Some(done) };
+            self.start(run, answer.now, asked, room);
             departures.push(departed);
         }
+        drop(seat);
         let processed = departures.len();
         for departed in departures {
             let _ = departed.await;

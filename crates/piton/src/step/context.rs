@@ -101,8 +101,8 @@ pub struct StepTransaction<'c> {
 }
 
 impl StepTransaction<'_> {
-    /// A statement on the engine's own database, with `?1`, `?2`, … for the parameters: a tuple, an array,
-    /// a `Vec`, or `()` for none.
+    /// A statement on the engine's own database, with `?1`, `?2`, … for the parameters (`$1`, `$2`, … on PostgreSQL): a
+    /// tuple, an array, a `Vec`, or `()` for none.
     ///
     /// ```
     /// # use piton::prelude::*;
@@ -136,6 +136,37 @@ impl StepTransaction<'_> {
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<()> + Send + 'static,
     ) {
         self.context.push(Mutation::Sqlite(Box::new(work)));
+    }
+
+    /// Anything that can be done with a `sqlx` connection, on the PostgreSQL store.
+    ///
+    /// The work runs on the connection of the step's transaction, before the step is recorded: it must not end the
+    /// transaction.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+    /// # step.run_with("s", |cx| async move {
+    /// cx.transaction().postgres(|conn| {
+    ///     Box::pin(async move {
+    ///         piton::sqlx::query("INSERT INTO visits (at) VALUES (now())").execute(conn).await?;
+    ///         Ok(())
+    ///     })
+    /// });
+    /// # Ok(()) }).await }
+    /// # let _ = workflow("f", f);
+    /// ```
+    #[cfg(feature = "postgres")]
+    pub fn postgres<W>(&self, work: W)
+    where
+        W: for<'c> FnOnce(
+                &'c mut sqlx::PgConnection,
+            )
+                -> std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send + 'c>>
+            + Send
+            + 'static,
+    {
+        self.context.push(Mutation::Postgres(Box::new(work)));
     }
 
     /// Creates an instance of a workflow registered with this engine.

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use piton_core::{Code, IntoSpan, Json, Refusal, Retries, Span, StepName};
+use piton_core::{Code, IntoSpan, Json, Refusal, Retries, Span, StepName, StepType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Returns, Step, StepContext};
-use crate::pass::{Ask, Pass, StepPoll, panic_error, scope};
+use crate::intercept::{AskedStep, Instead};
+use crate::pass::{Ask, Pass, RunInfo, StepPoll, panic_error, scope};
 use crate::{Error, Result, codec};
 
 /// Where the bodies of a step's attempts come from. Sealed: see [`Step::run`] and [`Step::run_with`].
@@ -150,6 +151,9 @@ where
             StepPoll::Done(outcome) => return Poll::Ready(this.step.decode(outcome)),
             StepPoll::Run { attempt } => attempt,
             StepPoll::Start { attempt } => {
+                if this.step.is_replaced(attempt) {
+                    return Poll::Pending;
+                }
                 let cx = StepContext::new(Arc::clone(this.step.pass()), this.step.name(), attempt);
                 *this.context = Some(cx.clone());
                 match make_body(this.bodies, cx, this.step, attempt) {
@@ -162,7 +166,8 @@ where
                 attempt
             }
         };
-        let body = this.body.as_mut().as_pin_mut().expect("set when the attempt started");
+        // Without a body the attempt hangs until its timeout: a test wants it so.
+        let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Pending };
         let outcome = ready!(poll_body(body, this.step, attempt, context));
         this.body.set(None);
         let mutations = this.context.take().map(|cx| cx.take_mutations()).unwrap_or_default();
@@ -266,8 +271,15 @@ impl Asking {
         self.name.as_ref().expect("the step was asked for")
     }
 
-    pub(super) fn ask(&mut self, ask: Ask, context: &mut Context<'_>) -> Result<()> {
+    pub(super) fn ask(&mut self, mut ask: Ask, context: &mut Context<'_>) -> Result<()> {
         let name = StepName::parse(&self.raw_name, &self.pass.limits)?;
+        if let Some(interceptor) = &self.pass.interceptor {
+            let step = asked_step(&self.pass, &name, ask.step_type());
+            interceptor.asked(&step);
+            if let Ask::Wait { event_type, timeout } = &mut ask {
+                *timeout = interceptor.wait(&step, event_type, *timeout);
+            }
+        }
         self.pass.ask(&name, ask, context.waker())?;
         self.name = Some(name);
         self.state = AskState::Asked;
@@ -284,6 +296,20 @@ impl Asking {
         poll
     }
 
+    /// Whether something else happens in this attempt than its body.
+    fn is_replaced(&self, attempt: u32) -> bool {
+        let Some(interceptor) = &self.pass.interceptor else { return false };
+        let (pass, name) = (&self.pass, self.name());
+        match interceptor.attempt(&asked_step(pass, name, StepType::Do), attempt) {
+            Instead::Body => return false,
+            Instead::Return(result) => pass.body_ended(name, Ok(result), Vec::new()),
+            Instead::Fail(error) => pass.body_ended(name, Err(error), Vec::new()),
+            Instead::TimeOut => pass.time_out(name),
+            Instead::Hang => {}
+        }
+        true
+    }
+
     /// What the step returns: the value as it comes out of storage, on the first pass too.
     pub(super) fn decode<T: DeserializeOwned>(
         &self,
@@ -292,6 +318,11 @@ impl Asking {
         let json = outcome.map_err(|error| Error::from_record(&error))?;
         codec::decode(|| format!("the recorded result of step {:?}", self.raw_name), &json)
     }
+}
+
+fn asked_step<'a>(pass: &'a Pass, name: &'a StepName, step_type: StepType) -> AskedStep<'a> {
+    let RunInfo { workflow, id, run } = &pass.info;
+    AskedStep { workflow, instance_id: id, run_number: *run, name, step_type }
 }
 
 impl Drop for Asking {

@@ -13,6 +13,8 @@
 
 mod memory;
 mod mutation;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -32,9 +34,13 @@ use piton_core::{
 use crate::runtime::BoxFuture;
 
 pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
+#[cfg(feature = "postgres")]
+pub use mutation::PostgresWork;
 #[cfg(feature = "sqlite")]
 pub use mutation::SqliteWork;
 pub use mutation::{Mutation, SqlParams, SqlValue};
+#[cfg(feature = "postgres")]
+pub use postgres::{Clock, PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
@@ -79,9 +85,19 @@ pub trait Store: Send + Sync + 'static {
     /// work, each by `run_at` and then in the order of creation. A lease that ran out is resuming work.
     ///
     /// Each claim moves the task's epoch, counts, sets `started_at` once and the status to `active`. A task
-    /// whose pause was requested is held, one with too many claims is quarantined; neither is returned. After
-    /// a crash the claim stands until its lease runs out.
+    /// whose pause was requested is held, one with too many claims is quarantined, one with many is set aside as a
+    /// suspect; none of them is returned, but for one suspect, the oldest, to a runner that has none. After a crash
+    /// the claim stands until its lease runs out.
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer>;
+
+    /// Like [`claim`](Self::claim), of one instance of the first of the given workflows and of no other: empty-handed
+    /// if it is not due.
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        let _ = (instance, request);
+        let message = format!("a {} store cannot claim a single instance", self.kind());
+        let refused = Refusal::new(Code::ValidationError, message);
+        Box::pin(std::future::ready(Err(refused.into())))
+    }
 
     /// All steps of a run in order of position. A read.
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>>;
@@ -127,8 +143,10 @@ pub trait Store: Send + Sync + 'static {
     /// Which of these instances have ended. A read, for those who wait for results.
     fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>>;
 
-    /// How many live tasks each workflow has, whether it is registered or not. A read.
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>>;
+    /// How many live tasks each workflow has that is not among the known ones, by name. A read.
+    ///
+    /// Costs nothing for the known ones, however many tasks they have.
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>>;
 
     /// Finishes what was accepted and closes the store. Later calls fail.
     fn close(&self) -> Answer<()>;
@@ -277,6 +295,8 @@ pub struct ClaimRequest {
     pub workflows: Arc<[WorkflowName]>,
     /// How many runs it has room for.
     pub wanted: usize,
+    /// It advances no suspect now: one of them may be among what it gets. See `piton_core::claim::SUSPECT_CLAIMS`.
+    pub suspects: bool,
     /// Lease and quarantine.
     pub rules: ClaimRules,
 }
@@ -288,8 +308,8 @@ pub struct ClaimAnswer {
     pub now: Timestamp,
     /// The runs that are now the runner's.
     pub claimed: Vec<ClaimedRun>,
-    /// When the next task of these workflows can be claimed. Not later than `now` if there is more work
-    /// than was wanted.
+    /// When the next task of these workflows that is no suspect can be claimed. Not later than `now` if there is
+    /// more work than was wanted.
     pub next_due_at: Option<Timestamp>,
 }
 
@@ -465,6 +485,18 @@ pub struct PageQuery {
     pub descending: bool,
     /// At most this many.
     pub limit: u32,
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl PageQuery {
+    /// The number that the page starts behind; without one, the end of the range it comes from.
+    pub(crate) fn behind(&self) -> i64 {
+        match (self.after, self.descending) {
+            (Some(after), _) => i64::try_from(after).unwrap_or(i64::MAX),
+            (None, false) => i64::MIN,
+            (None, true) => i64::MAX,
+        }
+    }
 }
 
 /// Which log lines to return.

@@ -27,11 +27,24 @@ pub enum Mutation {
     /// Anything the user can do with a `rusqlite` transaction.
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteWork),
+    /// Anything the user can do with a `sqlx` connection to PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresWork),
 }
 
 /// User code that runs inside the SQLite transaction of a boundary.
 #[cfg(feature = "sqlite")]
 pub type SqliteWork = Box<dyn FnOnce(&rusqlite::Transaction<'_>) -> crate::Result<()> + Send>;
+
+/// User code that runs inside the PostgreSQL transaction of a boundary.
+#[cfg(feature = "postgres")]
+pub type PostgresWork = Box<
+    dyn for<'c> FnOnce(
+            &'c mut sqlx::PgConnection,
+        )
+            -> std::pin::Pin<Box<dyn Future<Output = crate::Result<()>> + Send + 'c>>
+        + Send,
+>;
 
 impl fmt::Debug for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,6 +56,8 @@ impl fmt::Debug for Mutation {
             Mutation::SendEvent(event) => write!(f, "SendEvent({})", event.event_type),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => f.write_str("Sqlite(..)"),
+            #[cfg(feature = "postgres")]
+            Mutation::Postgres(_) => f.write_str("Postgres(..)"),
         }
     }
 }
@@ -58,7 +73,9 @@ impl fmt::Debug for Mutation {
 pub enum SqlValue {
     /// NULL.
     Null,
-    /// An integer or a boolean.
+    /// A boolean; SQLite stores it as 0 or 1.
+    Bool(bool),
+    /// An integer.
     Integer(i64),
     /// A floating-point number.
     Real(f64),
@@ -78,7 +95,7 @@ macro_rules! sql_value {
     )*};
 }
 sql_value! {
-    bool => |value| Self::Integer(value.into()),
+    bool => |value| Self::Bool(value),
     i32 => |value| Self::Integer(value.into()),
     u32 => |value| Self::Integer(value.into()),
     i64 => |value| Self::Integer(value),

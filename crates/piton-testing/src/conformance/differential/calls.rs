@@ -168,6 +168,7 @@ impl Pair {
             runner: "runner".into(),
             workflows: workflows[..known].into(),
             wanted: die.pick(&[1, 2, 3, 100]),
+            suspects: die.pick(&[false, true]),
             // How many a claim quarantines on its way to what it wants is a store's own affair.
             rules: rules(u32::MAX),
         };
@@ -184,6 +185,7 @@ impl Pair {
             runner: "heir".into(),
             workflows: WORKFLOWS.map(workflow).into(),
             wanted: 100,
+            suspects: true,
             rules: rules(3),
         };
         let ask = async |stage: &Stage| stage.store.claim(request.clone()).await;

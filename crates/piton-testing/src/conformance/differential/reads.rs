@@ -102,7 +102,7 @@ impl Pair {
 
     /// Beyond being alike: a live run has exactly one task, and an ended one has none.
     async fn read_backlog(&mut self) -> Result<(), Difference> {
-        let ask = async |stage: &Stage| stage.store.backlog().await;
+        let ask = async |stage: &Stage| stage.store.backlog([].into()).await;
         let backlog = self.both("backlog".to_owned(), ask).await?;
         let backlog = backlog.expect("a read is never refused");
         for name in WORKFLOWS.map(workflow) {

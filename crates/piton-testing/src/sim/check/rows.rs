@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use piton::Workflow;
 use piton::store::{DumpedInstance, DumpedRun};
-use piton_core::record::InstanceKey;
+use piton_core::record::{InstanceKey, StepRecord};
 use piton_core::{InstanceStatus, StepStatus, StepType, TaskState, Timestamp};
 
 use super::{Violation, ensure};
+use crate::sim::program::{Interpreter, SENT};
 
 pub(super) fn check(
     rows: &BTreeMap<InstanceKey, DumpedInstance>,
@@ -17,13 +19,45 @@ pub(super) fn check(
         let name = (instance.record.workflow.to_string(), instance.record.id.to_string());
         ensure(ids.insert(name), "I13", || format!("{} exists twice", instance.record.id))?;
         lifecycle(instance)?;
-        for run in &instance.runs {
+        for (number, run) in instance.runs.iter().enumerate() {
             steps(instance, run)?;
-            events(instance, run)?;
+            events(instance, number, run)?;
         }
         progress(instance, now)?;
     }
-    Ok(())
+    sent_events(rows)
+}
+
+/// What a step sends in its transaction is there once if the step is completed, and else not at all.
+fn sent_events(rows: &BTreeMap<InstanceKey, DumpedInstance>) -> Result<(), Violation> {
+    let mut sent: BTreeMap<String, u32> = BTreeMap::new();
+    let runs = rows.values().flat_map(|instance| &instance.runs);
+    for event in runs.flat_map(|run| &run.events) {
+        let payload = event.payload.as_str().trim_matches('"');
+        if payload.starts_with(Interpreter::NAME) {
+            *sent.entry(payload.to_owned()).or_default() += 1;
+        }
+    }
+    for instance in rows.values() {
+        for (number, run) in instance.runs.iter().enumerate() {
+            for step in run.steps.iter().filter(|step| has_sent(step)) {
+                let id = &instance.record.id;
+                let key = format!("{}/{id}/{number}/{}", Interpreter::NAME, step.name);
+                let times = sent.remove(&key).unwrap_or(0);
+                ensure(times == 1, "I9", || {
+                    format!("{key} is completed, and its event is there {times} times")
+                })?;
+            }
+        }
+    }
+    ensure(sent.is_empty(), "I9", || {
+        format!("events of steps that are not completed: {:?}", sent.keys())
+    })
+}
+
+fn has_sent(step: &StepRecord) -> bool {
+    let result = step.result.as_ref().map(|result| result.as_str().trim_matches('"'));
+    step.status == StepStatus::Completed && result == Some(SENT)
 }
 
 /// One task exactly while the run lives; `completed_at` exactly when it ended.
@@ -79,10 +113,13 @@ fn steps(instance: &DumpedInstance, run: &DumpedRun) -> Result<(), Violation> {
 }
 
 /// Consumed events of a type are a prefix of the accepted ones.
-fn events(instance: &DumpedInstance, run: &DumpedRun) -> Result<(), Violation> {
+fn events(instance: &DumpedInstance, number: usize, run: &DumpedRun) -> Result<(), Violation> {
     let id = &instance.record.id;
     let mut waiting = BTreeSet::new();
     for event in &run.events {
+        ensure(event.run as usize == number, "I12", || {
+            format!("{id}: an event of run {} is in run {number}", event.run)
+        })?;
         let taken = event.consumed_by.is_some();
         ensure(taken == event.delivered_at.is_some(), "I3", || {
             format!("{id}: {} half taken", event.id)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use piton::store::{DumpedInstance, DumpedRun};
 use piton_core::record::{InstanceKey, StepRecord};
-use piton_core::{TaskState, Timestamp};
+use piton_core::{StepStatus, StepType, TaskState, Timestamp};
 
 use super::{Call, Violation, ensure};
 
@@ -65,6 +65,7 @@ fn instance(old: &DumpedInstance, new: &DumpedInstance, now: Timestamp) -> Resul
             })?;
         }
         rows(old, old_run, new_run)?;
+        outcomes(old, old_run, new_run, now)?;
     }
     let last = old.runs.len() - 1;
     for number in 0..last {
@@ -92,6 +93,47 @@ fn rows(instance: &DumpedInstance, old: &DumpedRun, new: &DumpedRun) -> Result<(
     }
     let kept = new.logs.get(..old.logs.len()) == Some(&old.logs[..]);
     ensure(kept, "I18", || format!("{id}: log lines changed"))
+}
+
+/// A sleep or a wait gets its outcome at its time: no timer is early, and an event that came in time counts.
+fn outcomes(
+    instance: &DumpedInstance,
+    old: &DumpedRun,
+    new: &DumpedRun,
+    now: Timestamp,
+) -> Result<(), Violation> {
+    let id = &instance.record.id;
+    let was_settled = |step: &StepRecord| {
+        let row = old.steps.iter().find(|row| row.position == step.position);
+        row.is_some_and(|row| row.status.is_settled())
+    };
+    for step in new.steps.iter().filter(|step| step.status.is_settled() && !was_settled(step)) {
+        let due = step.wake_at.is_none_or(|at| at <= now);
+        let mut events = new.events.iter();
+        match (step.step_type, step.status) {
+            (StepType::Sleep, StepStatus::Completed) => {
+                ensure(due, "I10", || format!("{id}: {} ended before its time", step.name))?;
+            }
+            (StepType::WaitForEvent, StepStatus::Completed) => {
+                let taken = events.find(|event| event.consumed_by.as_ref() == Some(&step.name));
+                let late = taken.is_some_and(|event| Some(event.created_at) > step.wake_at);
+                ensure(!late, "I10", || format!("{id}: {} took an event too late", step.name))?;
+            }
+            (StepType::WaitForEvent, _) => {
+                ensure(due, "I10", || format!("{id}: {} timed out early", step.name))?;
+                let in_time = events.any(|event| {
+                    event.consumed_by.is_none()
+                        && Some(&event.event_type) == step.event_type.as_ref()
+                        && Some(event.created_at) <= step.wake_at
+                });
+                ensure(!in_time, "I10", || {
+                    format!("{id}: {} timed out, but its event had come in time", step.name)
+                })?;
+            }
+            (StepType::Do | StepType::Sleep, _) => {}
+        }
+    }
+    Ok(())
 }
 
 fn step_change(id: &str, old: &StepRecord, new: &StepRecord) -> Result<(), Violation> {

@@ -132,6 +132,10 @@ impl Store for MemoryStore {
         self.transact(|tx| Ok(tx.claim(&request)))
     }
 
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.transact(|tx| Ok(tx.claim_instance(instance, &request)))
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.read_run(instance, run, |run| run.steps.values().cloned().collect())
     }
@@ -196,8 +200,8 @@ impl Store for MemoryStore {
         self.read(|state| reading::ended(state, instances))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(reading::backlog)
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(|state| reading::backlog(state, &known))
     }
 
     fn close(&self) -> Answer<()> {

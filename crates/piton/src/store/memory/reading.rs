@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, InstanceRecord, StepRecord};
 use piton_core::{InstanceId, WorkflowName};
 
@@ -63,10 +64,10 @@ pub(super) fn ended(state: &State, keys: Vec<InstanceKey>) -> Vec<InstanceKey> {
     keys.into_iter().filter(has_ended).collect()
 }
 
-pub(super) fn backlog(state: &State) -> Vec<(WorkflowName, u64)> {
+pub(super) fn backlog(state: &State, known: &[WorkflowName]) -> Vec<(WorkflowName, u64)> {
     let workflows = state.workflows.iter();
     workflows
-        .filter(|(_, workflow)| workflow.live_tasks > 0)
+        .filter(|(name, workflow)| workflow.live_tasks > 0 && !known.contains(name))
         .map(|(name, workflow)| (name.clone(), workflow.live_tasks))
         .collect()
 }
@@ -77,7 +78,8 @@ pub(super) fn page<T: Clone>(
     page: PageQuery,
     keep: impl Fn(&T) -> bool,
 ) -> Vec<T> {
-    let behind = match page.after {
+    let after = page.after.map(|after| after + u64::from(planted(Bug::PageSkipsRow)));
+    let behind = match after {
         None => rows.range(..),
         Some(after) if page.descending => rows.range(..after),
         Some(after) => rows.range((Bound::Excluded(after), Bound::Unbounded)),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use piton_core::boundary::{self, After, Fenced, Wait, Written};
 use piton_core::claim::{self, Claim, Due};
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
 use piton_core::{
     Code, InstanceStatus, Refusal, Span, TaskState, Timestamp, WorkflowName, lifecycle, story,
@@ -30,6 +31,28 @@ impl Transaction<'_> {
                 claimed.extend(self.claim_one(key, request));
             }
         }
+        while request.suspects && claimed.len() < request.wanted {
+            let Some((_, key)) = self.state.suspect(&request.workflows) else { break };
+            if let Some(suspect) = self.claim_one(key, request) {
+                claimed.push(suspect);
+                break;
+            }
+        }
+        let next_due_at = self.next_claimable_at(&request.workflows);
+        ClaimAnswer { now: self.now, claimed, next_due_at }
+    }
+
+    pub(super) fn claim_instance(
+        &mut self,
+        key: InstanceKey,
+        request: &ClaimRequest,
+    ) -> ClaimAnswer {
+        let task = self.state.task(key).copied();
+        let is_due = |task| !matches!(claim::claim(&task, &request.rules, self.now), Claim::Skip);
+        let claimed = match task.is_some_and(is_due) {
+            true => self.claim_one(key, request).into_iter().collect(),
+            false => Vec::new(),
+        };
         ClaimAnswer { now: self.now, claimed, next_due_at: self.next_due_at(&request.workflows) }
     }
 
@@ -61,6 +84,10 @@ impl Transaction<'_> {
                 self.apply(key, change, Some(instance));
                 None
             }
+            Claim::SetAside(change) => {
+                self.apply(key, change, None);
+                None
+            }
             Claim::Skip => unreachable!("the queues and the rules agree on what is due"),
         }
     }
@@ -68,10 +95,15 @@ impl Transaction<'_> {
     fn lease(&mut self, key: InstanceKey, before: &Task, task: Task, runner: &str) -> ClaimedRun {
         let line = match before.state {
             TaskState::Leased => story::taken_over(runner, task.epoch),
-            TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+            TaskState::Pending | TaskState::Held | TaskState::Suspect => {
+                story::claimed(runner, task.epoch)
+            }
         };
         self.log(key, line);
         self.put_task(key, task);
+        if planted(Bug::TaskDeletedOnClaim) {
+            self.state.set_task(key, None);
+        }
         let now = self.now;
         let record = &mut self.instance_mut(key).record;
         if record.status != InstanceStatus::Active || record.started_at.is_none() {
@@ -90,6 +122,11 @@ impl Transaction<'_> {
     }
 
     pub(super) fn next_due_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
+        let suspect = self.state.suspect(workflows).map(|(run_at, _)| run_at);
+        [self.next_claimable_at(workflows), suspect].into_iter().flatten().min()
+    }
+
+    fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
         let known = workflows.iter();
         known.filter_map(|name| self.state.workflows.get(name)?.next_due_at()).min()
     }
@@ -111,6 +148,9 @@ impl Transaction<'_> {
             run.append_log(task.run, line);
         }
         let steps = !boundary.steps.is_empty();
+        if planted(Bug::StepOverwritten) && steps {
+            self.write_first_step_again(key);
+        }
         for step in boundary.steps {
             self.write_step(key, step.row, step.record);
         }
@@ -150,6 +190,8 @@ impl Transaction<'_> {
                 Mutation::Execute { .. } => Err(no_sql()),
                 #[cfg(feature = "sqlite")]
                 Mutation::Sqlite(_) => Err(no_sql()),
+                #[cfg(feature = "postgres")]
+                Mutation::Postgres(_) => Err(no_sql()),
             };
             checked.map_err(|Refusal { code, message, .. }| MutationError { code, message })?;
         }
@@ -162,11 +204,16 @@ impl Transaction<'_> {
                 self.insert(&workflow, instance, None);
             }
             Mutation::SendEvent(event) => {
+                if planted(Bug::MutationTwice) {
+                    self.send_event(event.clone()).expect("it was checked");
+                }
                 self.send_event(event).expect("it was checked");
             }
             Mutation::Execute { .. } => unreachable!("it was checked"),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => unreachable!("it was checked"),
+            #[cfg(feature = "postgres")]
+            Mutation::Postgres(_) => unreachable!("it was checked"),
         }
     }
 
@@ -204,10 +251,20 @@ impl Transaction<'_> {
         }
     }
 
+    /// See [`Bug::StepOverwritten`].
+    fn write_first_step_again(&mut self, key: InstanceKey) {
+        let now = self.now;
+        let run = self.instance_mut(key).current_run_mut();
+        let first = run.steps.values().next().cloned();
+        if let Some(step) = first {
+            run.put_step(StepRecord { updated_at: now, ..step });
+        }
+    }
+
     /// Registers a wait and looks for its event under one lock (rule R5); returns it once it is settled.
     fn look(&mut self, key: InstanceKey, wait: WaitLook, may_settle: bool) -> Option<StepRecord> {
         let now = self.now;
-        if !may_settle {
+        if !may_settle || planted(Bug::WaitSplit) && wait.row == RowState::New {
             self.write_step(key, wait.row, wait.record);
             return None;
         }
@@ -271,7 +328,7 @@ impl Transaction<'_> {
     ) {
         // Ended and superseded runs never change.
         let current = self.state.task(key).is_some_and(|task| task.run == run_number);
-        if !current {
+        if !current && !planted(Bug::EndedRunChanged) {
             return;
         }
         let instance = self.state.instances.get_mut(&key);

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use piton_core::boundary;
+use piton_core::planted::{Bug, planted};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunNumber, StepRecord, Task,
 };
@@ -34,6 +35,8 @@ pub(super) struct Workflow {
     new: Queue,
     /// By the end of the lease.
     leased: Queue,
+    /// By `run_at`.
+    suspects: Queue,
 }
 
 /// Tasks by the moment they can be claimed, oldest first.
@@ -48,12 +51,14 @@ impl Workflow {
                 Some((&mut self.resuming, task.run_at))
             }
             TaskState::Pending => Some((&mut self.new, task.run_at)),
+            TaskState::Leased if planted(Bug::LeaseNeverExpires) => None,
             TaskState::Leased => Some((&mut self.leased, task.lease_until.unwrap_or(task.run_at))),
+            TaskState::Suspect => Some((&mut self.suspects, task.run_at)),
             TaskState::Held => None,
         }
     }
 
-    /// When the earliest task can be claimed.
+    /// When the earliest task can be claimed that is no suspect.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
         let queues = [&self.resuming, &self.new, &self.leased];
         queues.iter().filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
@@ -118,6 +123,12 @@ impl State {
         instance.task = task;
     }
 
+    /// The oldest suspect.
+    pub(super) fn suspect(&self, workflows: &[WorkflowName]) -> Option<(Timestamp, InstanceKey)> {
+        let known = workflows.iter().filter_map(|name| self.workflows.get(name));
+        known.filter_map(|workflow| workflow.suspects.first()).min().copied()
+    }
+
     /// What can be claimed now, without looking at anything that cannot.
     pub(super) fn due_tasks(
         &self,
@@ -133,7 +144,12 @@ impl State {
         // A run whose lease ran out was begun: it is work to resume, as old as its task.
         let run_at = |key| self.task(key).expect("a queue holds living tasks").run_at;
         let orphaned = due(|workflow| &workflow.leased).map(|(_, key)| (run_at(key), key));
-        let oldest = |tasks: BTreeSet<_>| tasks.into_iter().take(wanted).collect();
+        let oldest = |tasks: BTreeSet<_>| -> Vec<_> {
+            if planted(Bug::ClaimYoungestFirst) {
+                return tasks.into_iter().rev().take(wanted).collect();
+            }
+            tasks.into_iter().take(wanted).collect()
+        };
         DueTasks {
             resuming: oldest(due(|workflow| &workflow.resuming).chain(orphaned).collect()),
             new: oldest(due(|workflow| &workflow.new).collect()),
@@ -225,14 +241,20 @@ impl Run {
         let arrived_by = boundary::arrived_by(wait, now);
         let in_time =
             |event: &&EventRecord| arrived_by.is_none_or(|deadline| event.created_at <= deadline);
-        undelivered.iter().map(|seq| &self.events[seq]).find(in_time)
+        let mut oldest_first = undelivered.iter().map(|seq| &self.events[seq]);
+        if planted(Bug::EventNotFifo) {
+            return oldest_first.rfind(in_time);
+        }
+        oldest_first.find(in_time)
     }
 
     pub(super) fn deliver(&mut self, seq: u64, consumer: StepName, now: Timestamp) {
         let event = self.events.get_mut(&seq).expect("it was just found");
         event.delivered_at = Some(now);
         event.consumed_by = Some(consumer);
-        if let Some(undelivered) = self.undelivered.get_mut(&event.event_type) {
+        if let Some(undelivered) = self.undelivered.get_mut(&event.event_type)
+            && !planted(Bug::EventTakenTwice)
+        {
             undelivered.remove(&seq);
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use piton_core::claim::{self, Claim, ClaimRules, Due};
-use piton_core::record::Task;
+use piton_core::record::{InstanceKey, Task};
 use piton_core::{Span, TaskState, WorkflowName, story};
 
 use super::batch::Batch;
@@ -33,7 +33,35 @@ pub(super) fn claim(batch: &mut Batch<'_, '_>, request: &ClaimRequest) -> Outcom
             break;
         }
     }
-    let next = task::next_due_at(batch.db, &request.workflows)?;
+    while request.suspects && claimed.len() < request.wanted {
+        let Some(suspect) = task::suspect(batch.db, &request.workflows)? else { break };
+        let before = claimed.len();
+        take_all(batch, vec![suspect], request, &mut claimed)?;
+        if claimed.len() > before {
+            break;
+        }
+    }
+    answer(batch, request, claimed)
+}
+
+/// Claims one instance, if it is due.
+pub(super) fn claim_instance(
+    batch: &mut Batch<'_, '_>,
+    key: InstanceKey,
+    request: &ClaimRequest,
+) -> Outcome<ClaimAnswer> {
+    let mut claimed = Vec::new();
+    let candidate = Candidate { run_at: batch.now, key, workflow: 0 };
+    take_all(batch, vec![candidate], request, &mut claimed)?;
+    answer(batch, request, claimed)
+}
+
+fn answer(
+    batch: &mut Batch<'_, '_>,
+    request: &ClaimRequest,
+    claimed: Vec<ClaimedRun>,
+) -> Outcome<ClaimAnswer> {
+    let next = task::next_claimable_at(batch.db, &request.workflows)?;
     Ok(ClaimAnswer { now: batch.now, claimed, next_due_at: next.map(|at| at.max(batch.now)) })
 }
 
@@ -115,6 +143,7 @@ fn take(
             }
             batch.hints.push(Hint::Ended(key));
         }
+        Claim::SetAside(change) => task::apply(batch, key, &before, &change)?,
         Claim::Lease(task) => {
             return lease(batch, candidate, workflow, &before, task, runner).map(Some);
         }
@@ -135,7 +164,9 @@ fn lease(
     task::lease(batch, key, &task, runner)?;
     let line = match before.state {
         TaskState::Leased => story::taken_over(runner, task.epoch),
-        TaskState::Pending | TaskState::Held => story::claimed(runner, task.epoch),
+        TaskState::Pending | TaskState::Held | TaskState::Suspect => {
+            story::claimed(runner, task.epoch)
+        }
     };
     log::tell(batch, key, task.run, line)?;
     Ok(ClaimedRun {

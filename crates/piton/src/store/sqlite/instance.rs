@@ -1,5 +1,7 @@
 //! The rows of `piton_instance`.
 
+use std::sync::Arc;
+
 use piton_core::boundary::InstanceChange;
 use piton_core::record::{InstanceKey, InstanceRecord, RunNumber};
 use piton_core::{Code, InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
@@ -41,6 +43,11 @@ pub(super) const INSTANCE_PAGE_BY_STATUS: &str = concat!(
         AND (i.created_at, i.key) < (?3, ?4)
     ORDER BY i.created_at DESC, i.key DESC LIMIT ?5"
 );
+
+/// The next workflow by name: one look at the index, however many instances each has.
+pub(super) const INSTANCE_NEXT_WORKFLOW: &str = "\
+    SELECT workflow_name FROM piton_instance INDEXED BY piton_instance_by_workflow
+    WHERE workflow_name > ?1 ORDER BY workflow_name LIMIT 1";
 
 pub(super) const INSTANCE_STANDING: &str = "\
     SELECT key, status, run_number FROM piton_instance WHERE workflow_name = ?1 AND instance_id = ?2";
@@ -145,6 +152,16 @@ pub(super) fn page(db: &mut Statements<'_>, query: &InstanceQuery) -> Outcome<Ve
             db.all(INSTANCE_PAGE_BY_STATUS, params, decode)
         }
     }
+}
+
+/// The workflow that comes behind this name, of those that have or had an instance.
+pub(super) fn workflow_behind(
+    db: &mut Statements<'_>,
+    name: &str,
+) -> Outcome<Option<WorkflowName>> {
+    db.one(INSTANCE_NEXT_WORKFLOW, [name], |row| {
+        Ok(WorkflowName::from_stored(row.get::<_, Arc<str>>(0)?))
+    })
 }
 
 fn decode(row: &Row<'_>) -> Outcome<InstanceRecord> {

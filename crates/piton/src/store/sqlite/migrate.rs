@@ -1,7 +1,8 @@
-//! Whose database this is, and how it gets to the newest schema.
+//! How a database gets to the newest schema.
 //!
-//! The application id in the file's header says that the tables are ours, `user_version` which migrations they
-//! have seen. Both are written in the transaction of the migrations themselves: a crash leaves all or nothing.
+//! Which migrations it has seen is written in a table of ours, in the transaction of the migrations themselves: a crash
+//! leaves all or nothing. The header of the file belongs to the user, whose own tables may live in it: tools like to keep
+//! their versions in `user_version`.
 
 use std::path::Path;
 
@@ -9,9 +10,6 @@ use rusqlite::{Connection, Transaction};
 
 use super::open;
 use crate::Error;
-
-/// "Pitn", in the header of every database of ours.
-const APPLICATION_ID: i32 = 0x5069_746e;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
 const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
@@ -29,28 +27,25 @@ fn newest() -> i32 {
 ///
 /// # Errors
 ///
-/// If it belongs to something else, or to a newer version of this code.
+/// If it belongs to a newer version of this code.
 pub(super) fn check(conn: &Connection, path: &Path) -> crate::Result<i32> {
-    let header = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
-    let read = || rusqlite::Result::Ok((header("application_id")?, header("user_version")?));
-    let (id, version) = read().map_err(|error| open::unusable(path, &error))?;
-    let path = path.display();
+    let version = version(conn).map_err(|error| open::unusable(path, &error))?;
     let newest = newest();
-    match (id, version) {
-        (0, 0) => Ok(0),
-        (APPLICATION_ID, version) if version > newest => Err(Error::store_unusable(format!(
-            "{path} has schema version {version}, written by a newer Piton; this one knows up to {newest}: \
-             upgrade Piton, or open another file"
-        ))),
-        (APPLICATION_ID, version) => Ok(version),
-        (0, version) => Err(Error::store_unusable(format!(
-            "{path} has user_version {version}, so that something else keeps its own schema version there, and \
-             Piton needs that place: give Piton a file of its own"
-        ))),
-        (id, _) => Err(Error::store_unusable(format!(
-            "{path} belongs to another application (application_id {id:#010x}): open another file"
-        ))),
+    if version > newest {
+        return Err(Error::store_unusable(format!(
+            "{} has schema version {version}, written by a newer Piton; this one knows up to {newest}: \
+             upgrade Piton, or open another file",
+            path.display()
+        )));
     }
+    Ok(version)
+}
+
+fn version(conn: &Connection) -> rusqlite::Result<i32> {
+    if !conn.table_exists(None, "piton_schema")? {
+        return Ok(0);
+    }
+    conn.query_row("SELECT coalesce(max(version), 0) FROM piton_schema", [], |row| row.get(0))
 }
 
 /// Applies the migrations the database has not seen yet.
@@ -62,6 +57,6 @@ pub(super) fn migrate(tx: &Transaction<'_>, from: i32) -> rusqlite::Result<()> {
     for migration in &MIGRATIONS[seen..] {
         tx.execute_batch(migration)?;
     }
-    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-    tx.pragma_update(None, "user_version", newest())
+    tx.execute("INSERT INTO piton_schema (version) VALUES (?1)", [newest()])?;
+    Ok(())
 }

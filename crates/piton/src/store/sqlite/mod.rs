@@ -52,6 +52,7 @@ mod statements;
 mod steer;
 mod step;
 mod task;
+mod traffic;
 mod trouble;
 mod view;
 mod writer;
@@ -74,8 +75,9 @@ use self::batch::Batch;
 use self::leases::Leases;
 use self::lock::LockFile;
 use self::reader::ReadQueue;
-use self::request::{Job, Lines, Renewal, Request, Steering};
+use self::request::{Job, Lines, OneClaim, Renewal, Request, Steering};
 use self::statements::Statements;
+use self::traffic::Traffic;
 use self::trouble::Outcome;
 use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
@@ -89,6 +91,7 @@ use crate::runtime::{Ids, Runtime};
 /// A store in one SQLite file.
 pub struct SqliteStore {
     requests: mpsc::Sender<Request>,
+    traffic: Arc<Traffic>,
     reads: ReadQueue,
     observers: Arc<Observers>,
     failed: Failed,
@@ -127,9 +130,11 @@ impl SqliteStore {
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         let observers = Arc::new(Observers::default());
         let failed = Failed::new(OnceLock::new());
+        let traffic = Arc::<Traffic>::default();
         let writer = Writer {
             conn,
             requests: queue,
+            traffic: traffic.clone(),
             runtime,
             ids,
             observers: observers.clone(),
@@ -141,7 +146,7 @@ impl SqliteStore {
             .name("piton-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
-        Ok(Arc::new(Self { requests, reads, observers, failed, writer: Some(writer) }))
+        Ok(Arc::new(Self { requests, traffic, reads, observers, failed, writer: Some(writer) }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -151,12 +156,18 @@ impl SqliteStore {
         O: Send + 'static,
     {
         let (requests, failed) = (self.requests.clone(), self.failed.clone());
+        let traffic = self.traffic.clone();
         Box::pin(async move {
-            let (job, answered) = Job::new(input);
+            let (job, mut answered) = Job::new(input);
+            let caller = traffic.enter();
             if requests.send(request(job)).await.is_err() {
                 return Err(gone(&failed));
             }
-            match answered.await {
+            let answer = match caller.linger(&mut answered) {
+                Some(job) => Ok(job),
+                None => answered.await,
+            };
+            match answer {
                 Ok(job) => job.into_output(),
                 Err(_) => Err(gone(&failed)),
             }
@@ -252,6 +263,10 @@ impl Store for SqliteStore {
         self.write(request, Request::Claim)
     }
 
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        self.write(OneClaim { instance, request }, Request::ClaimInstance)
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.read(move |db| step::of_run(db, instance, run))
     }
@@ -306,8 +321,8 @@ impl Store for SqliteStore {
         self.read(move |db| view::ended(db, &instances))
     }
 
-    fn backlog(&self) -> Answer<Vec<(WorkflowName, u64)>> {
-        self.read(task::backlog)
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(move |db| view::backlog(db, &known))
     }
 
     fn close(&self) -> Answer<()> {

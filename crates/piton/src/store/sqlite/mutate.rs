@@ -21,6 +21,8 @@ pub(super) fn is_user_sql(mutation: &Mutation) -> bool {
     match mutation {
         Mutation::Execute { .. } | Mutation::Sqlite(_) => true,
         Mutation::Create { .. } | Mutation::SendEvent(_) => false,
+        #[cfg(feature = "postgres")]
+        Mutation::Postgres(_) => false,
     }
 }
 
@@ -39,6 +41,11 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
             create::create(batch, &mut request).map(drop).map_err(as_mutation)
         }
         Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
+        #[cfg(feature = "postgres")]
+        Mutation::Postgres(_) => Err(mutation_failed(
+            Code::StepTransaction,
+            "this engine runs on SQLite: use `sqlite` instead of `postgres` in the step's transaction",
+        )),
     };
     match outcome {
         Err(trouble @ Trouble::Batch(_)) => Err(trouble),
@@ -132,6 +139,7 @@ impl ToSql for SqlValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self {
             SqlValue::Null => ToSqlOutput::Owned(Value::Null),
+            SqlValue::Bool(value) => ToSqlOutput::Owned(Value::Integer((*value).into())),
             SqlValue::Integer(value) => ToSqlOutput::Owned(Value::Integer(*value)),
             SqlValue::Real(value) => ToSqlOutput::Owned(Value::Real(*value)),
             SqlValue::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),

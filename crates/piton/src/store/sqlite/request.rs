@@ -76,6 +76,12 @@ pub(super) struct Renewal {
     pub(super) lease: Span,
 }
 
+/// A claim of one instance.
+pub(super) struct OneClaim {
+    pub(super) instance: InstanceKey,
+    pub(super) request: ClaimRequest,
+}
+
 /// What a steering request names.
 pub(super) struct Steering {
     pub(super) workflow: WorkflowName,
@@ -99,6 +105,7 @@ pub(super) enum Request {
     SendEvent(Box<Job<NewEvent, EventRecord>>),
     Steer(Box<Job<Steering, InstanceRecord>>),
     Claim(Box<Job<ClaimRequest, ClaimAnswer>>),
+    ClaimInstance(Box<Job<OneClaim, ClaimAnswer>>),
     Commit(Box<Job<Boundary, Committed>>, HasMutations),
     Renew(Box<Job<Renewal, Vec<Renewed>>>),
     Release(Box<Job<Vec<RunKey>, ()>>),
@@ -115,6 +122,7 @@ macro_rules! with_job {
             Request::SendEvent($job) => $do,
             Request::Steer($job) => $do,
             Request::Claim($job) => $do,
+            Request::ClaimInstance($job) => $do,
             Request::Commit($job, _) => $do,
             Request::Renew($job) => $do,
             Request::Release($job) => $do,
@@ -139,6 +147,9 @@ impl Request {
                 job.run(|to| steer::steer(batch, &to.workflow, &to.id, to.action))
             }
             Request::Claim(job) => job.run(|request| claim::claim(batch, request)),
+            Request::ClaimInstance(job) => {
+                job.run(|one| claim::claim_instance(batch, one.instance, &one.request))
+            }
             Request::Commit(job, _) => job.run(|boundary| commit::commit(batch, boundary)),
             Request::Renew(job) => job.run(|to| lease::renew(batch, &to.keys, to.lease)),
             Request::Release(job) => job.run(|keys| lease::release(batch, keys)),
@@ -182,6 +193,7 @@ impl Request {
             Request::AppendLogs(job) => lines_bytes(&job.input.lines),
             Request::Steer(_)
             | Request::Claim(_)
+            | Request::ClaimInstance(_)
             | Request::Renew(_)
             | Request::Release(_)
             | Request::Close(_) => 0,

@@ -4,11 +4,14 @@
 -- Times are milliseconds since the Unix epoch. Statuses are the words users see. Payloads are JSON text. Columns
 -- that may be large come last, so that reading the others never follows an overflow chain.
 
+-- Up to which version the schema was migrated: the newest row counts.
+CREATE TABLE piton_schema (version INTEGER PRIMARY KEY) STRICT;
+
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
-    -- AUTOINCREMENT: the key of a deleted instance is never given to another one, so that a runner or a cursor
-    -- that still holds it can never reach somebody else's instance.
-    key             INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Grows with creation. No AUTOINCREMENT, which would write another page with every create: the newest instance is
+    -- never deleted, so that its key is never given to another one.
+    key             INTEGER PRIMARY KEY,
     workflow_name   TEXT    NOT NULL,
     instance_id     TEXT    NOT NULL,
     status          TEXT    NOT NULL,
@@ -51,6 +54,7 @@ CREATE TABLE piton_task (
 -- the middle of a pass writes (claims_without_progress) is in neither, either.
 CREATE INDEX piton_task_due ON piton_task (workflow_name, resuming, run_at) WHERE state = 'pending';
 CREATE INDEX piton_task_leased ON piton_task (workflow_name, lease_until) WHERE state = 'leased';
+CREATE INDEX piton_task_suspect ON piton_task (workflow_name, run_at) WHERE state = 'suspect';
 
 -- One durable step of a run. The key clusters the steps of a run, which is how replay reads them; and as no two
 -- rows can have one position, it is a second fence behind the epoch.

@@ -63,6 +63,10 @@ pub(super) const TASK_EXPIRED: &str = "\
     WHERE workflow_name = ?1 AND state = 'leased' AND lease_until <= ?2
     ORDER BY lease_until, instance_key LIMIT ?3";
 
+pub(super) const TASK_SUSPECT: &str = "\
+    SELECT run_at, instance_key FROM piton_task INDEXED BY piton_task_suspect
+    WHERE workflow_name = ?1 AND state = 'suspect' ORDER BY run_at, instance_key LIMIT 1";
+
 pub(super) const TASK_NEXT_PENDING: &str = "\
     SELECT run_at FROM piton_task INDEXED BY piton_task_due
     WHERE workflow_name = ?1 AND resuming = ?2 AND state = 'pending' ORDER BY run_at LIMIT 1";
@@ -74,8 +78,8 @@ pub(super) const TASK_NEXT_EXPIRY: &str = "\
 pub(super) const TASK_LEASED: &str =
     "SELECT instance_key FROM piton_task INDEXED BY piton_task_leased WHERE state = 'leased'";
 
-pub(super) const TASK_BACKLOG: &str =
-    "SELECT workflow_name, count(*) FROM piton_task GROUP BY workflow_name ORDER BY workflow_name";
+/// Through the whole table: only for workflows that nobody runs.
+pub(super) const TASK_COUNT: &str = "SELECT count(*) FROM piton_task WHERE workflow_name = ?1";
 
 /// A task that a claim may take.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -270,6 +274,19 @@ pub(super) fn expired(
     db.all(TASK_EXPIRED, params, |row| candidate(row, index))
 }
 
+/// The oldest suspect of these workflows.
+pub(super) fn suspect(
+    db: &mut Statements<'_>,
+    workflows: &[WorkflowName],
+) -> Outcome<Option<Candidate>> {
+    let mut oldest = None;
+    for (index, workflow) in workflows.iter().enumerate() {
+        let found = db.one(TASK_SUSPECT, [workflow.as_str()], |row| candidate(row, index))?;
+        oldest = [oldest, found].into_iter().flatten().min();
+    }
+    Ok(oldest)
+}
+
 fn candidate(row: &Row<'_>, workflow: usize) -> Outcome<Candidate> {
     Ok(Candidate {
         run_at: Timestamp::from_millis(row.get(0)?),
@@ -278,8 +295,17 @@ fn candidate(row: &Row<'_>, workflow: usize) -> Outcome<Candidate> {
     })
 }
 
-/// When the earliest task of these workflows can be claimed.
+/// When the earliest task of these workflows can be claimed, suspects included.
 pub(super) fn next_due_at(
+    db: &mut Statements<'_>,
+    workflows: &[WorkflowName],
+) -> Outcome<Option<Timestamp>> {
+    let suspect = suspect(db, workflows)?.map(|candidate| candidate.run_at);
+    Ok([next_claimable_at(db, workflows)?, suspect].into_iter().flatten().min())
+}
+
+/// When the earliest task of these workflows that is no suspect can be claimed.
+pub(super) fn next_claimable_at(
     db: &mut Statements<'_>,
     workflows: &[WorkflowName],
 ) -> Outcome<Option<Timestamp>> {
@@ -305,12 +331,10 @@ pub(super) fn leased(db: &mut Statements<'_>) -> Outcome<Vec<InstanceKey>> {
     db.all(TASK_LEASED, [], |row| Ok(InstanceKey(row.get(0)?)))
 }
 
-pub(super) fn backlog(db: &mut Statements<'_>) -> Outcome<Vec<(WorkflowName, u64)>> {
-    db.all(TASK_BACKLOG, [], |row| {
-        let name: Arc<str> = row.get(0)?;
-        let tasks: i64 = row.get(1)?;
-        Ok((WorkflowName::from_stored(name), tasks.unsigned_abs()))
-    })
+/// How many live tasks a workflow has.
+pub(super) fn count_of(db: &mut Statements<'_>, workflow: &WorkflowName) -> Outcome<u64> {
+    let tasks = db.one(TASK_COUNT, [workflow.as_str()], |row| Ok(row.get::<_, i64>(0)?))?;
+    Ok(tasks.unwrap_or(0).unsigned_abs())
 }
 
 /// SQLite's integers are signed; an epoch counts claims and never gets that far.

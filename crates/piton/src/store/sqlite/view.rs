@@ -5,8 +5,8 @@ use piton_core::{InstanceId, WorkflowName};
 
 use super::statements::Statements;
 use super::trouble::Outcome;
-use super::{instance, step};
-use crate::store::{InstanceView, PageQuery};
+use super::{instance, step, task};
+use crate::store::InstanceView;
 
 /// An instance with the step it waits for.
 pub(super) fn instance(
@@ -38,13 +38,22 @@ pub(super) fn ended(db: &mut Statements<'_>, keys: &[InstanceKey]) -> Outcome<Ve
     Ok(ended)
 }
 
-impl PageQuery {
-    /// The number that the page starts behind; without one, the end of the range it comes from.
-    pub(super) fn behind(&self) -> i64 {
-        match (self.after, self.descending) {
-            (Some(after), _) => i64::try_from(after).unwrap_or(i64::MAX),
-            (None, false) => i64::MIN,
-            (None, true) => i64::MAX,
+/// How many live tasks each workflow has that is not among the known ones.
+pub(super) fn backlog(
+    db: &mut Statements<'_>,
+    known: &[WorkflowName],
+) -> Outcome<Vec<(WorkflowName, u64)>> {
+    let mut backlog = Vec::new();
+    let mut next = instance::workflow_behind(db, "")?;
+    while let Some(workflow) = next {
+        next = instance::workflow_behind(db, workflow.as_str())?;
+        if known.contains(&workflow) {
+            continue;
+        }
+        let tasks = task::count_of(db, &workflow)?;
+        if tasks > 0 {
+            backlog.push((workflow, tasks));
         }
     }
+    Ok(backlog)
 }

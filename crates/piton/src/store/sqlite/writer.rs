@@ -18,6 +18,7 @@ use super::lock::LockFile;
 use super::reader::Readers;
 use super::request::Request;
 use super::statements::Statements;
+use super::traffic::{self, Traffic};
 use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
 use crate::store::{Hint, Observers};
@@ -41,6 +42,7 @@ pub(super) type Failed = Arc<OnceLock<Failure>>;
 pub(super) struct Writer {
     pub(super) conn: Connection,
     pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) traffic: Arc<Traffic>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) ids: Ids,
     pub(super) observers: Arc<Observers>,
@@ -59,6 +61,7 @@ impl Writer {
         let mut work = Work {
             db: Statements::of(&conn),
             leases: Leases::default(),
+            traffic: self.traffic,
             runtime: self.runtime,
             ids: self.ids,
             observers: self.observers,
@@ -87,21 +90,6 @@ impl Writer {
     }
 }
 
-/// How often the writer looks for the next request before it goes to sleep: some fifty microseconds.
-const LOOKS_BEFORE_SLEEP: u32 = 200;
-
-/// Waits a moment for the next request without going to sleep: a run that was just answered comes back with its
-/// next step at once, and waking a sleeping thread takes as long as a commit. Whoever else wants the processor has it.
-fn linger(queue: &mut mpsc::Receiver<Request>) -> Option<Request> {
-    for _ in 0..LOOKS_BEFORE_SLEEP {
-        if let Ok(request) = queue.try_recv() {
-            return Some(request);
-        }
-        thread::yield_now();
-    }
-    None
-}
-
 /// Collects the next batch; `false` once the queue is closed and empty.
 fn gather(
     queue: &mut mpsc::Receiver<Request>,
@@ -109,7 +97,7 @@ fn gather(
     closing: &mut Vec<Request>,
 ) -> bool {
     let mut bytes = 0;
-    let mut next = linger(queue).or_else(|| queue.blocking_recv());
+    let mut next = traffic::linger(|| queue.try_recv().ok()).or_else(|| queue.blocking_recv());
     while let Some(mut request) = next {
         if let Request::Close(job) = &mut request {
             job.accept();
@@ -132,6 +120,7 @@ fn gather(
 struct Work<'c> {
     db: Statements<'c>,
     leases: Leases,
+    traffic: Arc<Traffic>,
     runtime: Arc<dyn Runtime>,
     ids: Ids,
     observers: Arc<Observers>,
@@ -214,7 +203,10 @@ impl Work<'_> {
         for request in requests.iter_mut() {
             run_one(&mut batch, request)?;
         }
-        tx.commit().map_err(|error| Failure::of_commit(&error))
+        let began_us = self.runtime.monotonic_us();
+        tx.commit().map_err(|error| Failure::of_commit(&error))?;
+        self.traffic.note_commit(self.runtime.monotonic_us() - began_us);
+        Ok(())
     }
 }
 

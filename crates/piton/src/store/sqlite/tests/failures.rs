@@ -66,7 +66,7 @@ async fn user_sql_that_ends_the_transaction_stops_the_store() {
         assert!(matches!(error, StoreError::Failed(_)), "{end}: {error}");
         let error = store.commit(boundary(key, &[0])).await.expect_err("stopped");
         assert!(matches!(error, StoreError::Failed(_)), "{end}: {error}");
-        assert!(store.backlog().await.is_err(), "reads too");
+        assert!(store.backlog([].into()).await.is_err(), "reads too");
         store.close().await.expect_err("says so to the last");
         drop(store);
         place.open();

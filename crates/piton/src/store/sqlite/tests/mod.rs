@@ -133,6 +133,7 @@ async fn claim(store: &SqliteStore, wanted: usize) -> ClaimAnswer {
         runner: "runner".into(),
         workflows: [workflow()].into(),
         wanted,
+        suspects: true,
         rules: ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 3 },
     };
     store.claim(request).await.expect("claims")

@@ -81,7 +81,7 @@ fn the_settings_that_durability_rests_on_are_in_force() {
 fn a_database_of_a_newer_version_is_refused_and_left_alone() {
     let place = Place::new();
     drop(place.open());
-    place.outside().pragma_update(None, "user_version", 99).expect("sets");
+    place.outside().execute("INSERT INTO piton_schema VALUES (99)", []).expect("inserts");
     let before = fs::read(place.path()).expect("reads");
     let message = refused(&place);
     assert!(message.contains("99") && message.contains("upgrade"), "{message}");
@@ -89,32 +89,16 @@ fn a_database_of_a_newer_version_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_database_of_something_else_is_refused_and_left_alone() {
-    for (pragma, value, said) in [
-        ("application_id", 0x1234, "another application"),
-        ("user_version", 7, "a file of its own"),
-    ] {
-        let place = Place::new();
-        let outside = place.outside();
-        outside.execute_batch("CREATE TABLE theirs (x)").expect("creates");
-        outside.pragma_update(None, pragma, value).expect("sets");
-        drop(outside);
-        let before = fs::read(place.path()).expect("reads");
-        let message = refused(&place);
-        assert!(message.contains(said), "{message}");
-        assert_eq!(fs::read(place.path()).expect("reads"), before);
-    }
-}
-
-#[test]
 fn tables_of_the_users_may_live_in_the_same_file() {
     let place = Place::new();
-    place
-        .outside()
-        .execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
-        .expect("creates");
+    let theirs = "CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);
+        PRAGMA application_id = 7; PRAGMA user_version = 9";
+    place.outside().execute_batch(theirs).expect("creates");
+    drop(place.open());
     drop(place.open());
     assert_eq!(place.count("SELECT count(*) FROM theirs"), 1);
+    assert_eq!(place.count("PRAGMA application_id"), 7, "the header is theirs");
+    assert_eq!(place.count("PRAGMA user_version"), 9);
 }
 
 #[test]
@@ -238,6 +222,6 @@ async fn after_close_every_call_fails_and_close_succeeds_again() {
     store.close().await.expect("closes");
     store.close().await.expect("closes again");
     assert!(store.create(creation(&["a"], false)).await.is_err());
-    assert!(store.backlog().await.is_err());
+    assert!(store.backlog([].into()).await.is_err());
     assert!(!place.directory.path().join("piton.db-wal").exists(), "everything is in the file");
 }

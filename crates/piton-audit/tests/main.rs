@@ -1,0 +1,127 @@
+//! The audit sees each kind of damage, and none where there is none.
+//!
+//! The schema is the store's own; the rows are written by hand, and then damaged one statement at a time.
+
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+const SCHEMA: &str = include_str!("../../piton/src/store/sqlite/schema.sql");
+
+/// Four instances with something of everything: complete, waiting for an event, sleeping, and paused.
+const HEALTHY: &str = "
+    INSERT INTO piton_instance
+        (key, workflow_name, instance_id, status, run_number, created_at, updated_at, started_at, completed_at, params, output)
+    VALUES
+        (1, 'shop', 'complete', 'complete', 1, 10, 90, 11, 90, '1', '2'),
+        (2, 'shop', 'waits', 'waiting', 0, 10, 20, 11, NULL, '1', NULL),
+        (3, 'shop', 'sleeps', 'waiting', 0, 10, 20, 11, NULL, '1', NULL),
+        (4, 'shop', 'paused', 'paused', 0, 10, 20, 11, NULL, '1', NULL);
+    INSERT INTO piton_task
+        (instance_key, workflow_name, run_number, kind, state, run_at, lease_until, epoch, claims_without_progress, pause_requested)
+    VALUES
+        (2, 'shop', 0, 'wake', 'pending', 5000, NULL, 1, 0, 0),
+        (3, 'shop', 0, 'wake', 'pending', 6000, NULL, 1, 0, 0),
+        (4, 'shop', 0, 'wake', 'held', 6000, NULL, 1, 0, 0);
+    INSERT INTO piton_step
+        (instance_key, run_number, position, seq, name, type, status, attempts, attempts_max, next_retry_at, wake_at, event_type,
+         created_at, started_at, updated_at, result, error)
+    VALUES
+        (1, 0, 1, 1, 'old', 'do', 'errored', 2, 2, NULL, NULL, NULL, 12, 12, 12, NULL, '{}'),
+        (1, 1, 1, 1, 'charge', 'do', 'completed', 1, 6, NULL, NULL, NULL, 12, 12, 13, '1', NULL),
+        (1, 1, 2, 5, 'approval', 'waitForEvent', 'completed', 0, NULL, NULL, 80, 'approved', 14, 14, 30, '{}', NULL),
+        (1, 1, 3, 6, 'nap', 'sleep', 'completed', 0, NULL, NULL, 40, NULL, 31, 31, 41, NULL, NULL),
+        (2, 0, 1, 1, 'approval', 'waitForEvent', 'waiting', 0, NULL, NULL, 5000, 'approved', 12, 12, 12, NULL, NULL),
+        (3, 0, 1, 1, 'nap', 'sleep', 'waiting', 0, NULL, NULL, 6000, NULL, 12, 12, 12, NULL, NULL);
+    INSERT INTO piton_event (instance_key, run_number, seq, id, type, created_at, delivered_at, consumed_by, payload) VALUES
+        (1, 1, 1, 'evt_1', 'approved', 20, 30, 'approval', '1'),
+        (1, 1, 2, 'evt_2', 'approved', 21, NULL, NULL, '1'),
+        (2, 0, 1, 'evt_3', 'declined', 22, NULL, NULL, '1');
+    INSERT INTO piton_log (instance_key, run_number, seq, id, level, category, is_replay, created_at, message) VALUES
+        (1, 1, 1, 'log_1', 'info', 'system', 0, 11, 'claimed'),
+        (1, 1, 2, 'log_2', 'info', 'user', 0, 12, 'charged');";
+
+fn database(damage: &str) -> (TempDir, PathBuf) {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("test.db");
+    let connection = Connection::open(&path).expect("opened");
+    connection.execute_batch(SCHEMA).expect("the schema");
+    connection.execute_batch(HEALTHY).expect("the rows");
+    connection.execute_batch(damage).expect("the damage");
+    (directory, path)
+}
+
+/// Does some damage, and expects the audit to find exactly these invariants broken.
+#[track_caller]
+fn check(damage: &str, broken: &[&str]) {
+    let (_directory, path) = database(damage);
+    let report = piton_audit::audit(&path).expect("audited");
+    let found: Vec<&str> = report.findings.iter().map(|finding| finding.invariant).collect();
+    assert_eq!(found, broken, "{damage}\n{report}");
+}
+
+#[test]
+fn a_healthy_database_is_clean() {
+    check("", &[]);
+}
+
+#[test]
+fn each_damage_is_found_as_what_it_is() {
+    check("UPDATE piton_step SET name = 'charge' WHERE name = 'nap' AND instance_key = 1", &["I1"]);
+    check("UPDATE piton_step SET result = NULL WHERE name = 'charge'", &["I1"]);
+    check("UPDATE piton_task SET state = 'leased' WHERE instance_key = 2", &["I2"]);
+    check("UPDATE piton_event SET delivered_at = 9 WHERE id = 'evt_3'", &["I3"]);
+    check("DELETE FROM piton_event WHERE id = 'evt_1'", &["I3", "I3"]);
+    check("UPDATE piton_event SET consumed_by = 'charge' WHERE id = 'evt_1'", &["I3", "I3"]);
+    check("UPDATE piton_event SET seq = 3 WHERE id = 'evt_1'", &["I3", "I3"]);
+    check("DELETE FROM piton_task WHERE instance_key = 2", &["I4"]);
+    check("UPDATE piton_task SET run_number = 1 WHERE instance_key = 2", &["I4"]);
+    check("UPDATE piton_task SET run_at = 5001 WHERE instance_key = 2", &["I4"]);
+    check("UPDATE piton_event SET type = 'approved' WHERE id = 'evt_3'", &["I4"]);
+    check("UPDATE piton_instance SET completed_at = NULL WHERE key = 1", &["I6"]);
+    check("UPDATE piton_instance SET output = NULL WHERE key = 1", &["I6"]);
+    check("UPDATE piton_task SET state = 'pending' WHERE instance_key = 4", &["I7"]);
+    check(
+        "UPDATE piton_step SET updated_at = 39 WHERE name = 'nap' AND instance_key = 1",
+        &["I10"],
+    );
+    check(
+        "UPDATE piton_step SET wake_at = NULL WHERE name = 'approval' AND instance_key = 1",
+        &["I10"],
+    );
+    check("UPDATE piton_step SET attempts = 7 WHERE name = 'charge'", &["I11"]);
+    check("UPDATE piton_step SET next_retry_at = 7 WHERE name = 'charge'", &["I11"]);
+    check("UPDATE piton_log SET run_number = 2", &["I12"]);
+    check("UPDATE piton_step SET seq = 1 WHERE name = 'nap' AND instance_key = 1", &["I15"]);
+    check("DELETE FROM piton_log WHERE seq = 1", &["I18"]);
+    check("UPDATE piton_step SET status = 'lost' WHERE name = 'old'", &["I18"]);
+}
+
+#[test]
+fn the_same_id_twice_is_found_where_no_index_prevents_it() {
+    check(
+        "DROP INDEX piton_instance_by_id; UPDATE piton_instance SET instance_id = 'waits' WHERE key = 3",
+        &["I13"],
+    );
+}
+
+#[test]
+fn the_report_says_what_is_broken_and_where() {
+    let (_directory, path) = database("DELETE FROM piton_task WHERE instance_key = 2");
+    let report = piton_audit::audit(&path).expect("audited").to_string();
+    assert!(report.contains("I4 is broken 1 times: a live run has a task"), "{report}");
+    assert!(report.contains("    shop/waits is waiting\n"), "{report}");
+    assert!(report.contains("           4 instances\n"), "{report}");
+}
+
+#[test]
+fn a_file_that_is_no_database_of_ours_is_an_error_that_names_it() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("other.db");
+    let error = piton_audit::audit(&path).expect_err("there is no such file").to_string();
+    assert!(error.contains("other.db"), "{error}");
+    drop(Connection::open(&path).expect("made"));
+    let error = piton_audit::audit(&path).expect_err("no tables").to_string();
+    assert!(error.contains("piton_instance") || error.contains("piton_step"), "{error}");
+}

@@ -1,0 +1,135 @@
+//! Puts a harness together: workflows, store, seed, clock and the engine's own settings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use piton::store::Store;
+use piton::{EngineBuilder, Registration, Result};
+use piton_core::Timestamp;
+
+use crate::VirtualRuntime;
+use crate::harness::{Harness, engine_builder};
+use crate::mocks::Mocks;
+use crate::runtime::START;
+use crate::stores::{Home, StoreKind};
+
+/// The seed of a harness that names none.
+const SEED: u64 = 1;
+
+/// Something that changes a `T`.
+type Change<'a, T> = Box<dyn FnOnce(T) -> T + Send + 'a>;
+
+/// A harness in the making; see [`Harness::builder`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::{Harness, StoreKind};
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let harness = Harness::builder()
+///     .register(workflow("noop", noop))
+///     .store(StoreKind::Sqlite)
+///     .seed(7)
+///     .start_at(Timestamp::from_millis(0))
+///     .configure(|engine| engine.parked_runs(0))
+///     .start()
+///     .await?;
+/// assert_eq!(harness.now(), Timestamp::from_millis(0));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a harness does nothing unless it is started"]
+pub struct HarnessBuilder<'a> {
+    kind: StoreKind,
+    workflows: Vec<Registration>,
+    seed: u64,
+    start_at: Timestamp,
+    configure: Change<'a, EngineBuilder>,
+    through: Change<'a, Arc<dyn Store>>,
+}
+
+impl<'a> HarnessBuilder<'a> {
+    pub(crate) fn new() -> Self {
+        Self {
+            kind: StoreKind::Memory,
+            workflows: Vec::new(),
+            seed: SEED,
+            start_at: START,
+            configure: Box::new(|engine| engine),
+            through: Box::new(|store| store),
+        }
+    }
+
+    /// Adds a workflow.
+    pub fn register(mut self, workflow: impl Into<Registration>) -> Self {
+        self.workflows.push(workflow.into());
+        self
+    }
+
+    /// Adds workflows.
+    pub fn workflows(mut self, workflows: impl IntoIterator<Item = Registration>) -> Self {
+        self.workflows.extend(workflows);
+        self
+    }
+
+    /// Which store it works on. Default: in memory.
+    pub fn store(mut self, kind: StoreKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Where random numbers start from: the same seed gives the same ids. Default 1.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// What the clock shows first. Default: [`START`].
+    pub fn start_at(mut self, time: Timestamp) -> Self {
+        self.start_at = time;
+        self
+    }
+
+    /// Changes the settings of the engine.
+    pub fn configure(
+        mut self,
+        configure: impl FnOnce(EngineBuilder) -> EngineBuilder + Send + 'a,
+    ) -> Self {
+        self.configure = Box::new(configure);
+        self
+    }
+
+    /// The engine reaches the store through something else.
+    pub(crate) fn through(
+        mut self,
+        through: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send + 'a,
+    ) -> Self {
+        self.through = Box::new(through);
+        self
+    }
+
+    /// Opens the store and starts the engine.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened, or a name or setting is not valid.
+    pub async fn start(self) -> Result<Harness> {
+        let Self { kind, workflows, seed, start_at, configure, through } = self;
+        let runtime = VirtualRuntime::new(seed);
+        runtime.set_time(start_at);
+        let home = Home::new(kind)?;
+        let store = home.open(&runtime).await?;
+        let mocks = Arc::new(Mocks::default());
+        let builder = engine_builder(through(Arc::clone(&store)), &runtime, &mocks, workflows);
+        let engine = configure(builder).start().await?;
+        Ok(Harness { engine, store, runtime, mocks, home })
+    }
+}
+
+impl fmt::Debug for HarnessBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.workflows.iter().map(Registration::name).collect::<Vec<_>>();
+        f.debug_struct("HarnessBuilder").field("workflows", &names).finish_non_exhaustive()
+    }
+}

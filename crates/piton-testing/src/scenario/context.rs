@@ -1,0 +1,300 @@
+//! What the closures of a scenario see: the harness, the clock, the variables, and ways to look things up.
+
+use std::any::{Any, type_name};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use piton::Result;
+use piton_core::record::{EventRecord, InstanceRecord, RunNumber, StepRecord};
+use piton_core::{Code, Refusal, Timestamp};
+use serde_json::Value;
+
+use crate::{Harness, Rows, VirtualRuntime};
+
+/// A variable of a scenario: a name with the type of what it holds.
+///
+/// Declare one as a constant, `const ID: Var<String> = Var::new("id");`, or write its name where it is used and let the
+/// compiler find the type.
+pub struct Var<T> {
+    name: &'static str,
+    holds: PhantomData<fn() -> T>,
+}
+
+impl<T> Var<T> {
+    /// The variable with this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, holds: PhantomData }
+    }
+}
+
+impl<T> Clone for Var<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Var<T> {}
+
+impl<T> From<&'static str> for Var<T> {
+    fn from(name: &'static str) -> Self {
+        Self::new(name)
+    }
+}
+
+impl<T> fmt::Debug for Var<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Var<{}>({:?})", type_name::<T>(), self.name)
+    }
+}
+
+/// The variables of a scenario.
+#[derive(Default)]
+pub(super) struct Vars(BTreeMap<&'static str, Stored>);
+
+struct Stored {
+    value: Box<dyn Any>,
+    type_name: &'static str,
+}
+
+impl Vars {
+    /// Stores a value, over whatever was there.
+    pub(super) fn put<T: 'static>(&mut self, key: Var<T>, value: T) {
+        let stored = Stored { value: Box::new(value), type_name: type_name::<T>() };
+        self.0.insert(key.name, stored);
+    }
+
+    pub(super) fn get<T: 'static>(&self, key: Var<T>) -> Option<&T> {
+        let stored = self.0.get(key.name)?;
+        let value = stored.value.downcast_ref();
+        Some(value.unwrap_or_else(|| {
+            let (name, held, wanted) = (key.name, stored.type_name, type_name::<T>());
+            panic!("variable {name:?} holds a {held}, not a {wanted}")
+        }))
+    }
+
+    pub(super) fn require<T: 'static>(&self, key: Var<T>) -> &T {
+        self.get(key).unwrap_or_else(|| {
+            let names: Vec<_> = self.0.keys().collect();
+            panic!("no step has stored variable {:?} (stored: {names:?})", key.name)
+        })
+    }
+}
+
+impl fmt::Debug for Vars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, stored)| (name, stored.type_name))).finish()
+    }
+}
+
+/// Where a scenario stands.
+pub struct Context {
+    pub(super) name: String,
+    pub(super) harness: Harness,
+    pub(super) vars: Vars,
+}
+
+impl Context {
+    pub(super) fn new(name: String, harness: Harness) -> Self {
+        Self { name, harness, vars: Vars::default() }
+    }
+
+    /// The name of the scenario.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The harness: for mocks, and for what no step does.
+    pub fn harness(&self) -> &Harness {
+        &self.harness
+    }
+
+    /// The virtual world.
+    pub fn runtime(&self) -> &Arc<VirtualRuntime> {
+        self.harness.runtime()
+    }
+
+    /// What the clock shows.
+    pub fn now(&self) -> Timestamp {
+        self.harness.now()
+    }
+
+    /// A variable. `None` if no step has stored it yet.
+    ///
+    /// # Panics
+    ///
+    /// If it holds a value of another type.
+    pub fn get<T: 'static>(&self, key: impl Into<Var<T>>) -> Option<&T> {
+        self.vars.get(key.into())
+    }
+
+    /// A variable.
+    ///
+    /// # Panics
+    ///
+    /// If no step has stored it yet, or it holds a value of another type.
+    pub fn var<T: 'static>(&self, key: impl Into<Var<T>>) -> &T {
+        self.vars.require(key.into())
+    }
+
+    /// Ways to look things up.
+    pub fn utils(&self) -> Utils<'_> {
+        Utils { harness: &self.harness }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("name", &self.name).field("vars", &self.vars).finish()
+    }
+}
+
+/// Looks up rows, so that a test needs no SQL.
+#[derive(Clone, Copy, Debug)]
+pub struct Utils<'a> {
+    harness: &'a Harness,
+}
+
+/// Which rows to look up: those of the current run, oldest first, unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RowOptions {
+    /// Of this run.
+    pub run_number: Option<RunNumber>,
+    /// In this order.
+    pub order: Order,
+}
+
+/// The order of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Oldest first.
+    #[default]
+    Ascending,
+    /// Newest first.
+    Descending,
+}
+
+impl Order {
+    fn sort<T>(self, mut rows: Vec<T>) -> Vec<T> {
+        if self == Self::Descending {
+            rows.reverse();
+        }
+        rows
+    }
+}
+
+/// Which run is to be advanced, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TickPayload {
+    /// The workflow.
+    pub workflow: String,
+    /// The instance.
+    pub instance_id: String,
+    /// The run. A payload for an older run advances nothing.
+    pub run_number: RunNumber,
+    /// Why, for people.
+    pub reason: Reason,
+    /// From when on. A payload of the future advances nothing.
+    pub timestamp: Timestamp,
+}
+
+/// Why a run is to be advanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was created.
+    Create,
+    /// An event arrived.
+    Event,
+    /// It was resumed.
+    Resume,
+    /// A failed step is to be tried again.
+    Retry,
+    /// A sleep ended or a wait timed out.
+    Wake,
+}
+
+impl Utils<'_> {
+    /// An instance's row, if there is such an instance.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`, or if the store cannot be read.
+    pub async fn get_instance(&self, workflow: &str, id: &str) -> Result<Option<InstanceRecord>> {
+        Ok(self.rows(workflow, id, None).await?.map(|rows| rows.instance))
+    }
+
+    /// An instance's row.
+    ///
+    /// # Errors
+    ///
+    /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`, or if the store cannot be read.
+    pub async fn require_instance(&self, workflow: &str, id: &str) -> Result<InstanceRecord> {
+        Ok(self.require_rows(workflow, id, None).await?.instance)
+    }
+
+    /// The steps of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`require_instance`](Self::require_instance).
+    pub async fn get_steps(
+        &self,
+        workflow: &str,
+        id: &str,
+        options: RowOptions,
+    ) -> Result<Vec<StepRecord>> {
+        let rows = self.require_rows(workflow, id, options.run_number).await?;
+        Ok(options.order.sort(rows.steps))
+    }
+
+    /// The events of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`require_instance`](Self::require_instance).
+    pub async fn get_events(
+        &self,
+        workflow: &str,
+        id: &str,
+        options: RowOptions,
+    ) -> Result<Vec<EventRecord>> {
+        let rows = self.require_rows(workflow, id, options.run_number).await?;
+        Ok(options.order.sort(rows.events))
+    }
+
+    /// What a [`tick_payload`](super::steps::tick_payload) needs to advance the instance's current run now.
+    ///
+    /// # Errors
+    ///
+    /// As [`require_instance`](Self::require_instance).
+    pub async fn build_payload(
+        &self,
+        workflow: &str,
+        id: &str,
+        reason: Reason,
+    ) -> Result<TickPayload> {
+        let instance = self.require_instance(workflow, id).await?;
+        Ok(TickPayload {
+            workflow: workflow.to_owned(),
+            instance_id: id.to_owned(),
+            run_number: instance.run,
+            reason,
+            timestamp: self.harness.now(),
+        })
+    }
+
+    async fn require_rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Rows> {
+        let rows = self.rows(workflow, id, run).await?;
+        rows.ok_or_else(|| {
+            let message = format!("workflow {workflow:?} has no instance {id:?}");
+            Refusal::new(Code::InstanceNotFound, message).into()
+        })
+    }
+
+    async fn rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Option<Rows>> {
+        // Refuses a workflow that is not registered: a misspelt one has no instances either.
+        self.harness.workflow::<Value, Value>(workflow)?;
+        self.harness.rows_of(workflow, id, run).await
+    }
+}

@@ -1,0 +1,458 @@
+//! The one task that writes for all runs of this process.
+//!
+//! It waits for the first request, takes everything that is queued behind it, writes what is simple with one statement
+//! (`group.rs`) and the rest in one transaction (`round.rs`), and only then answers (rule R1). One committer with large
+//! batches beats several with small ones: the server syncs its log once per batch.
+//!
+//! It outlives the connection. While the server is away requests wait, up to [`PATIENCE`]; a boundary whose commit was
+//! under way when the connection broke is looked up before it is tried again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use piton_core::record::InstanceKey;
+use piton_core::{InstanceId, Span, WorkflowName};
+use sqlx::{Connection, PgConnection};
+use tokio::sync::{mpsc, oneshot};
+
+use super::group::{self, Decided};
+use super::instance;
+use super::request::{Ask, Reply, Request};
+use super::round::{self, Broken, Item};
+use super::shared::Shared;
+use super::statements::Db;
+use super::trouble::{Failure, Fate, Trouble};
+use crate::store::{Committed, CreateRequest, Existing, Hint, StoreError};
+
+/// Requests that may wait for the committer; whoever comes next waits to get in.
+pub(super) const QUEUE_MAX: usize = 4096;
+
+/// Requests of one batch.
+const BATCH_MAX: usize = 1024;
+
+/// Payload of one batch: past it, what is queued waits for the next.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How often others are let run before a batch is sent, as long as that brings more requests: runs that were just
+/// answered come back with their next step, and one sync pays for all of them.
+const LETS_MAX: usize = 16;
+
+/// How long requests wait for a server that is away. Longer than a failover usually takes; a run that waited so long
+/// has most likely lost its lease.
+const PATIENCE: Span = Span::from_millis(60_000);
+
+/// The first pause between two attempts to connect; it doubles up to [`PAUSE_MAX`].
+const PAUSE: Span = Span::from_millis(50);
+const PAUSE_MAX: Span = Span::from_millis(2_000);
+
+/// A connection that was idle this long is asked for a sign of life before it is used: a server that was restarted
+/// meanwhile would otherwise leave the outcome of the first request in doubt.
+const IDLE_US: u64 = 500_000;
+
+/// How often a request is tried again because somebody else was faster.
+const CONFLICTS_MAX: usize = 8;
+
+/// What the committer is sent.
+pub(super) enum Message {
+    Ask(Box<Request>),
+    /// Serve what was asked before, then end.
+    Close(oneshot::Sender<()>),
+}
+
+/// A reply; `None` if the request was passed over.
+type GroupReply = Option<Result<Reply, StoreError>>;
+
+/// What the committer owns.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    queue: mpsc::Receiver<Message>,
+    conn: Option<PgConnection>,
+    used_us: u64,
+}
+
+impl Committer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        queue: mpsc::Receiver<Message>,
+        conn: PgConnection,
+    ) -> Self {
+        Self { shared, queue, conn: Some(conn), used_us: 0 }
+    }
+
+    /// Serves requests until the store is closed or dropped.
+    pub(super) async fn run(mut self) {
+        let mut closing = Vec::new();
+        while let Some(batch) = self.gather(&mut closing).await {
+            self.serve(batch).await;
+        }
+        if let Some(conn) = self.conn.take() {
+            let _ = conn.close().await;
+        }
+        for closed in closing {
+            let _ = closed.send(());
+        }
+    }
+
+    /// Collects the next batch; `None` once the queue is closed and empty.
+    async fn gather(&mut self, closing: &mut Vec<oneshot::Sender<()>>) -> Option<Vec<Request>> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut next = Some(self.queue.recv().await?);
+        let mut lets = 0;
+        loop {
+            let before = batch.len();
+            while let Some(message) = next.take().or_else(|| self.queue.try_recv().ok()) {
+                match message {
+                    Message::Ask(request) => {
+                        bytes += request.payload_bytes();
+                        batch.push(*request);
+                    }
+                    Message::Close(closed) => {
+                        // Whoever got in is served; nobody else gets in.
+                        self.queue.close();
+                        closing.push(closed);
+                    }
+                }
+                if batch.len() >= BATCH_MAX || bytes >= BATCH_BYTES_MAX {
+                    return Some(batch);
+                }
+            }
+            if batch.len() == before || lets == LETS_MAX {
+                return Some(batch);
+            }
+            lets += 1;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn serve(&mut self, batch: Vec<Request>) {
+        let (simple, rest) = self.sort(batch);
+        let mut rest: VecDeque<Item> = rest.into_iter().map(|ask| Item::new(ask, false)).collect();
+        if !simple.is_empty() {
+            rest.extend(self.group(simple).await);
+        }
+        self.name_all(&mut rest).await;
+        while !rest.is_empty() {
+            let round = next_round(&mut rest);
+            self.round(round).await;
+        }
+    }
+
+    /// Tells apart what one statement can write and what needs a look under the lock. A run and a name is there once.
+    fn sort(&self, batch: Vec<Request>) -> (Vec<Request>, Vec<Request>) {
+        let (mut runs, mut names) = (HashSet::new(), HashSet::new());
+        batch.into_iter().partition(|request| match &request.ask {
+            Ask::Commit(boundary) => {
+                let remembered = self.shared.leases.get(boundary.key.instance);
+                group::decide(boundary, remembered).is_some() && runs.insert(boundary.key.instance)
+            }
+            Ask::Create(create) => {
+                let one = create.existing == Existing::Skip || create.instances.len() == 1;
+                let mut new = create.instances.iter();
+                one && new.all(|new| names.insert((create.workflow.clone(), new.id.clone())))
+            }
+            Ask::SendEvent(_)
+            | Ask::Steer(_)
+            | Ask::Renew(..)
+            | Ask::Release(_)
+            | Ask::AppendLogs(..) => false,
+        })
+    }
+
+    /// Writes everything simple at once. Returns what has to be looked at one by one.
+    async fn group(&mut self, requests: Vec<Request>) -> Vec<Item> {
+        match self.try_group(&requests).await {
+            Ok(replies) => {
+                let mut again = Vec::new();
+                for (request, reply) in requests.into_iter().zip(replies) {
+                    match reply {
+                        Some(reply) => request.answer(reply),
+                        None => again.push(Item::new(request, false)),
+                    }
+                }
+                again
+            }
+            Err(failure) if failure.fate == Fate::Lost => {
+                tracing::warn!(
+                    reason = failure.message(),
+                    "a batch was not answered; looking up what became of it"
+                );
+                let mut in_doubt = Vec::new();
+                for request in requests {
+                    if let Ask::Create(_) = &request.ask {
+                        // Whether an instance is ours cannot be told from one that somebody else created.
+                        request.answer(Err(failure.to_error()));
+                    } else {
+                        in_doubt.push(Item::new(request, true));
+                    }
+                }
+                in_doubt
+            }
+            Err(failure) => {
+                tracing::debug!(
+                    reason = failure.message(),
+                    "a batch was rolled back; its requests are tried alone"
+                );
+                requests.into_iter().map(|request| Item::new(request, false)).collect()
+            }
+        }
+    }
+
+    /// The replies, each at the place of its request; `None` for a boundary that was passed over.
+    async fn try_group(&mut self, requests: &[Request]) -> Result<Vec<GroupReply>, Failure> {
+        let shared = Arc::clone(&self.shared);
+        let conn = self.connection().await?;
+        let boundaries = requests.iter().filter_map(Request::boundary);
+        let mut decided: Vec<Decided<'_>> = boundaries
+            .filter_map(|boundary| {
+                group::decide(boundary, shared.leases.get(boundary.key.instance))
+            })
+            .collect();
+        decided.sort_unstable_by_key(|decided| decided.key().instance);
+        let creates: Vec<&CreateRequest> = requests.iter().filter_map(Request::create).collect();
+        let mut db = Db { conn, statements: &shared.statements };
+        let work = group::commit(&mut db, &shared.ids, shared.time.fixed(), &decided, &creates);
+        let done = shared.in_time(work).await;
+        let done = done.map_err(|trouble| match trouble {
+            Trouble::Database(failure) => failure,
+            Trouble::Answer(error) => Failure::conflict(error.to_string()),
+        });
+        self.note(&done);
+        let done = done?;
+        let mut hints = Vec::new();
+        let held: HashSet<InstanceKey> = done.held.iter().copied().collect();
+        let mut committed: HashMap<InstanceKey, Committed> = HashMap::with_capacity(held.len());
+        for decided in decided.iter().filter(|decided| held.contains(&decided.key().instance)) {
+            hints.extend(decided.hint());
+            match decided.task() {
+                Some(task) => shared.leases.note(decided.key().instance, decided.workflow(), &task),
+                None => shared.leases.forget(decided.key()),
+            }
+            let answer = Committed { now: done.now, after: decided.after, settled: Vec::new() };
+            committed.insert(decided.key().instance, answer);
+        }
+        let replies = requests
+            .iter()
+            .map(|request| match (request.boundary(), request.create()) {
+                (Some(boundary), _) => committed
+                    .remove(&boundary.key.instance)
+                    .map(|answer| Ok(Reply::Committed(answer))),
+                (_, Some(create)) => Some(self.created(create, &done, &mut hints)),
+                (None, None) => None,
+            })
+            .collect();
+        // Before the answers: who has one can rely on it.
+        shared.tell(hints);
+        Ok(replies)
+    }
+
+    /// Drops a connection that is no good any more.
+    fn note<T>(&mut self, outcome: &Result<T, Failure>) {
+        self.used_us = self.shared.runtime.monotonic_us();
+        if outcome.as_ref().is_err_and(|failure| failure.fate == Fate::Lost) {
+            self.conn = None;
+        }
+    }
+
+    fn created(
+        &self,
+        create: &CreateRequest,
+        done: &group::Done,
+        hints: &mut Vec<Hint>,
+    ) -> Result<Reply, StoreError> {
+        let created = done.created(create);
+        if let (Existing::Refuse, Some(first), true) =
+            (create.existing, create.instances.first(), created.is_empty())
+        {
+            return Err(instance::id_exists(&create.workflow, &first.id).into());
+        }
+        let task = done.first_task(create);
+        for created in &created {
+            self.shared.leases.note(created.instance.key, &create.workflow, &task);
+        }
+        if group::is_claimable(&task) && !created.is_empty() {
+            hints.push(Hint::Due { workflow: create.workflow.clone(), at: task.run_at });
+        }
+        Ok(Reply::Created(created))
+    }
+
+    /// Finds the instances that are named. Keys never change: this needs no lock.
+    async fn name_all(&mut self, items: &mut VecDeque<Item>) {
+        if items.iter().all(|item| item.name().is_none()) {
+            return;
+        }
+        let mut tries = 0;
+        let keys = loop {
+            let names: Vec<_> = items.iter().filter_map(Item::name).collect();
+            match self.keys(&names).await {
+                Ok(keys) => break keys,
+                Err(failure) if failure.fate == Fate::RolledBack || tries == CONFLICTS_MAX => {
+                    for item in std::mem::take(items) {
+                        if item.name().is_some() {
+                            item.request.answer(Err(failure.to_error()));
+                        } else {
+                            items.push_back(item);
+                        }
+                    }
+                    return;
+                }
+                Err(_) => tries += 1,
+            }
+        };
+        let named = items.iter_mut().filter(|item| item.name().is_some());
+        for (item, key) in named.zip(keys) {
+            item.named = key;
+        }
+    }
+
+    async fn keys(
+        &mut self,
+        names: &[(&WorkflowName, &InstanceId)],
+    ) -> Result<Vec<Option<InstanceKey>>, Failure> {
+        let shared = Arc::clone(&self.shared);
+        let conn = self.connection().await?;
+        let mut db = Db { conn, statements: &shared.statements };
+        let keys = shared.in_time(instance::keys(&mut db, names)).await;
+        let keys = keys.map_err(|trouble| match trouble {
+            Trouble::Database(failure) => failure,
+            Trouble::Answer(error) => Failure::conflict(error.to_string()),
+        });
+        self.note(&keys);
+        keys
+    }
+
+    /// Serves a round: all in one transaction, or each in its own if one of them spoils it for the others.
+    async fn round(&mut self, items: Vec<Item>) {
+        match self.try_round(&items).await {
+            Ok(answers) => answer_all(items, answers),
+            Err(broken) if items.len() > 1 && broken.failure.fate != Fate::Lost => {
+                for item in items {
+                    self.alone(item).await;
+                }
+            }
+            Err(broken) => {
+                for item in items {
+                    if let Some(item) = after(item, &broken) {
+                        self.alone(item).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves one request, however often somebody else is faster.
+    async fn alone(&mut self, item: Item) {
+        let mut item = item;
+        for _ in 0..CONFLICTS_MAX {
+            match self.try_round(std::slice::from_ref(&item)).await {
+                Ok(answers) => return answer_all(vec![item], answers),
+                Err(broken) => match after(item, &broken) {
+                    Some(again) => item = again,
+                    None => return,
+                },
+            }
+        }
+        let busy = "others kept changing the same rows; try again";
+        item.request.answer(Err(StoreError::Unavailable(busy.to_owned())));
+    }
+
+    async fn try_round(&mut self, items: &[Item]) -> Result<round::Answers, Broken> {
+        let shared = Arc::clone(&self.shared);
+        let conn = self.connection().await?;
+        let answers = shared.in_time(round::run(conn, &shared, items)).await;
+        self.used_us = self.shared.runtime.monotonic_us();
+        if answers.as_ref().is_err_and(|broken| broken.failure.fate == Fate::Lost) {
+            self.conn = None;
+        }
+        answers
+    }
+
+    /// The connection, as good as new; waits for a server that is away.
+    async fn connection(&mut self) -> Result<&mut PgConnection, Failure> {
+        let idle_us = self.shared.runtime.monotonic_us().saturating_sub(self.used_us);
+        if let Some(conn) = &mut self.conn
+            && idle_us > IDLE_US
+            && self
+                .shared
+                .in_time(async { conn.ping().await.map_err(Failure::from) })
+                .await
+                .is_err()
+        {
+            self.conn = None;
+        }
+        if self.conn.is_none() {
+            self.conn = Some(self.reconnect().await?);
+        }
+        Ok(self.conn.as_mut().expect("it was just put there"))
+    }
+
+    async fn reconnect(&self) -> Result<PgConnection, Failure> {
+        let (mut waited, mut pause) = (Span::ZERO, PAUSE);
+        loop {
+            match self.shared.connect().await {
+                Ok(conn) => return Ok(conn),
+                Err(failure) if waited >= PATIENCE || failure.fate == Fate::RolledBack => {
+                    return Err(failure);
+                }
+                Err(failure) => {
+                    tracing::warn!(
+                        reason = failure.message(),
+                        "the database cannot be reached; trying again"
+                    );
+                }
+            }
+            self.shared.runtime.sleep(pause).await;
+            waited = Span::from_millis(waited.as_millis() + pause.as_millis());
+            pause = Span::from_millis((pause.as_millis() * 2).min(PAUSE_MAX.as_millis()));
+        }
+    }
+}
+
+/// As many as do not concern the same runs, in order: what is left over must see what they did.
+fn next_round(rest: &mut VecDeque<Item>) -> Vec<Item> {
+    let mut taken = HashSet::new();
+    let mut round = Vec::new();
+    let mut later = VecDeque::new();
+    for item in rest.drain(..) {
+        let runs = item.keys();
+        if later.is_empty() && runs.iter().all(|run| !taken.contains(run)) {
+            taken.extend(runs);
+            round.push(item);
+        } else {
+            later.push_back(item);
+        }
+    }
+    *rest = later;
+    round
+}
+
+fn answer_all(items: Vec<Item>, answers: round::Answers) {
+    for (item, answer) in items.into_iter().zip(answers) {
+        item.request.answer(answer);
+    }
+}
+
+/// What becomes of a request whose transaction failed: `Some` to be tried again, otherwise it has been answered.
+fn after(item: Item, broken: &Broken) -> Option<Item> {
+    let failure = &broken.failure;
+    let boundary = matches!(item.request.ask, Ask::Commit(_));
+    match failure.fate {
+        // A row was not as the runner believes: somebody else advanced the run, whatever its epoch says.
+        Fate::Conflict if failure.unique && boundary => {
+            item.request.answer(Err(StoreError::Fenced));
+            None
+        }
+        // Nobody's boundaries wait for a lock that somebody else may hold for long.
+        Fate::Conflict if failure.locked && !boundary => {
+            item.request.answer(Err(failure.to_error()));
+            None
+        }
+        Fate::Conflict => Some(item),
+        Fate::Lost if !broken.committing => Some(item),
+        Fate::Lost if boundary => Some(Item { in_doubt: true, ..item }),
+        Fate::Lost | Fate::RolledBack => {
+            item.request.answer(Err(failure.to_error()));
+            None
+        }
+    }
+}

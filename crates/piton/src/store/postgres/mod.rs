@@ -1,0 +1,305 @@
+//! The shared store: a PostgreSQL database, any number of processes.
+//!
+//! The life of a request:
+//!
+//! ```text
+//!  create, boundary, event, steer, renew, release …      boundary with     claim      instance, steps, logs …
+//!        │ bounded queue (committer.rs)                   user SQL           │              │
+//!        ▼                                                     │             │              │
+//!  the committer, one connection                               ▼             ▼              ▼
+//!   1 take everything that is queued                        a small pool of connections (mutate.rs, claim.rs …)
+//!   2 one statement for all that is simple (group.rs)
+//!   3 one transaction for the rest (round.rs): lock the
+//!     tasks, read, ask piton_core, write
+//!   4 tell the observers, answer each
+//!        └── hints ──> NOTIFY ──> other processes that LISTEN (notify.rs)
+//! ```
+//!
+//! The SQL is in one file per table (`instance`, `task`, `step`, `event`, `log`) under the names that the SQLite store
+//! uses, and in `group`, `claim` and `mutate`, where one statement does several things at once.
+//!
+//! What it promises and how:
+//!
+//! - **An answer is durable.** It leaves after the commit (rule R1); `synchronous_commit` is checked at the start.
+//! - **A run has one lock: the row of its task.** Whoever changes anything about a live run holds it, and several are
+//!   always taken in ascending order (`transaction.rs`).
+//! - **Leases and due times are the database's** (`clock.rs`): the clocks of the processes need not agree.
+//! - **A fenced runner writes nothing**: the guard is part of the statement that writes, or is held against the locked row.
+//! - **A lost connection is no lost boundary.** One whose commit was never answered is looked up under its lock: recorded,
+//!   or tried again if the run is still ours, or fenced (`commit::recorded`).
+
+mod cells;
+mod claim;
+mod clock;
+mod commit;
+mod committer;
+mod create;
+mod event;
+mod group;
+mod instance;
+mod lease;
+mod leases;
+mod log;
+mod migrate;
+mod mutate;
+mod notify;
+mod open;
+mod options;
+mod request;
+mod round;
+mod shared;
+mod statements;
+mod steer;
+mod step;
+mod task;
+mod text;
+mod transaction;
+mod trouble;
+
+use std::sync::{Arc, Weak};
+
+use piton_core::record::{
+    EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
+};
+use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use sqlx::PgPool;
+use tokio::sync::{mpsc, oneshot};
+
+use self::clock::Time;
+use self::committer::{Committer, Message, QUEUE_MAX};
+use self::leases::Leases;
+use self::notify::Outbox;
+use self::request::{Ask, PlainBoundary, Reply, Request};
+use self::shared::Shared;
+use self::statements::{Db, Statements};
+use self::steer::Steering;
+use self::trouble::{Failure, Outcome, Trouble};
+use super::{
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
+    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
+    Store, StoreError,
+};
+use crate::runtime::{Ids, Runtime, TaskOwner};
+
+pub use self::clock::Clock;
+pub use self::options::PostgresOptions;
+
+/// A store in a PostgreSQL database.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    requests: mpsc::Sender<Message>,
+    pool: PgPool,
+    listening: PgPool,
+    /// Aborted when the store is dropped, as a crash would: what was acknowledged is safe.
+    _tasks: Vec<TaskOwner>,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PostgresStore")
+    }
+}
+
+impl PostgresStore {
+    /// Connects to the database and brings Piton's tables up to date.
+    ///
+    /// # Errors
+    ///
+    /// `STORE_UNUSABLE`, saying what is wrong with the URL, the server or the schema, and what to do about it.
+    pub async fn open(
+        options: PostgresOptions,
+        runtime: Arc<dyn Runtime>,
+    ) -> crate::Result<Arc<Self>> {
+        options.check()?;
+        let connect = open::connect_options(&options)?;
+        let committing = open::committer_options(&connect);
+        let mut conn = open::connect(&committing).await?;
+        migrate::migrate(&mut conn, &options.schema).await?;
+
+        let outbox = options.notify.then(|| Outbox::new(&options.schema, runtime.random_u64()));
+        let shared = Arc::new(Shared {
+            connect: committing,
+            statements: Statements::new(&options.schema),
+            time: Time::new(options.clock, &runtime),
+            ids: Ids::new(Arc::clone(&runtime)),
+            leases: Leases::default(),
+            observers: Arc::new(Observers::default()),
+            outbox,
+            runtime,
+        });
+        let (pool, listening) = (open::pool(&options, &connect), open::listening_pool(&connect));
+        let (requests, queue) = mpsc::channel(QUEUE_MAX);
+        let committer = Committer::new(Arc::clone(&shared), queue, conn);
+        let spawn = |task| shared.runtime.spawn(task);
+        let mut tasks = vec![spawn(Box::pin(committer.run()))];
+        if options.notify {
+            let sending = notify::send_for_ever(Arc::clone(&shared), pool.clone());
+            let hearing = notify::listen_for_ever(Arc::clone(&shared), listening.clone());
+            tasks.extend([spawn(Box::pin(sending)), spawn(Box::pin(hearing))]);
+        }
+        Ok(Arc::new(Self { shared, requests, pool, listening, _tasks: tasks }))
+    }
+
+    /// Sends a request to the committer and waits for its answer.
+    fn write<T: Send + 'static>(&self, ask: Ask, read: fn(Reply) -> Option<T>) -> Answer<T> {
+        let requests = self.requests.clone();
+        Box::pin(async move {
+            let (request, answered) = Request::new(ask);
+            if requests.send(Message::Ask(Box::new(request))).await.is_err() {
+                return Err(closed());
+            }
+            match answered.await {
+                Ok(Ok(reply)) => Ok(read(reply).expect("every request has its own kind of reply")),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(closed()),
+            }
+        })
+    }
+
+    /// Runs queries on a connection of the pool.
+    fn read<T, W>(&self, work: W) -> Answer<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(Db<'c>) -> BoxedOutcome<'c, T> + Send + 'static,
+    {
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            let reading = async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                work(Db { conn: &mut conn, statements: &shared.statements }).await
+            };
+            shared.in_time::<T, Trouble>(reading).await.map_err(StoreError::from)
+        })
+    }
+}
+
+type BoxedOutcome<'c, T> = std::pin::Pin<Box<dyn Future<Output = Outcome<T>> + Send + 'c>>;
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".to_owned())
+}
+
+impl Store for PostgresStore {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn observe(&self, observer: Weak<dyn Observer>) {
+        self.shared.observers.add(observer);
+    }
+
+    fn create(&self, request: CreateRequest) -> Answer<Vec<Created>> {
+        self.write(Ask::Create(request), Reply::created)
+    }
+
+    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
+        self.write(Ask::SendEvent(event), Reply::sent)
+    }
+
+    fn steer(
+        &self,
+        workflow: WorkflowName,
+        id: InstanceId,
+        action: Action,
+    ) -> Answer<InstanceRecord> {
+        self.write(Ask::Steer(Steering { workflow, id, action }), Reply::steered)
+    }
+
+    fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            let claiming = async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                claim::claim(&mut conn, &shared, &request).await
+            };
+            shared.in_time::<_, Trouble>(claiming).await.map_err(StoreError::from)
+        })
+    }
+
+    fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
+        self.read(move |mut db| Box::pin(async move { step::of_run(&mut db, instance, run).await }))
+    }
+
+    fn commit(&self, boundary: Boundary) -> Answer<Committed> {
+        let (boundary, mutations) = PlainBoundary::split(boundary);
+        if mutations.is_empty() {
+            return self.write(Ask::Commit(boundary), Reply::committed);
+        }
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            mutate::commit(&pool, &shared, boundary, mutations).await.map_err(StoreError::from)
+        })
+    }
+
+    fn renew(&self, keys: Vec<RunKey>, lease: Span) -> Answer<Vec<Renewed>> {
+        self.write(Ask::Renew(keys, lease), Reply::renewed)
+    }
+
+    fn release(&self, keys: Vec<RunKey>) -> Answer<()> {
+        self.write(Ask::Release(keys), done)
+    }
+
+    fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |mut db| {
+            Box::pin(async move { task::next_due_at(&mut db, &workflows).await })
+        })
+    }
+
+    fn append_logs(
+        &self,
+        instance: InstanceKey,
+        run: RunNumber,
+        lines: Vec<LogLine>,
+    ) -> Answer<()> {
+        self.write(Ask::AppendLogs(instance, run, lines), done)
+    }
+
+    fn instance(&self, workflow: WorkflowName, id: InstanceId) -> Answer<Option<InstanceView>> {
+        self.read(move |mut db| {
+            Box::pin(async move { instance::view(&mut db, &workflow, &id).await })
+        })
+    }
+
+    fn instances(&self, query: InstanceQuery) -> Answer<Vec<InstanceRecord>> {
+        self.read(move |mut db| Box::pin(async move { instance::page(&mut db, &query).await }))
+    }
+
+    fn steps(&self, page: PageQuery) -> Answer<Vec<StepRecord>> {
+        self.read(move |mut db| Box::pin(async move { step::page(&mut db, &page).await }))
+    }
+
+    fn events(&self, page: PageQuery) -> Answer<Vec<EventRecord>> {
+        self.read(move |mut db| Box::pin(async move { event::page(&mut db, &page).await }))
+    }
+
+    fn logs(&self, page: PageQuery, filter: LogFilter) -> Answer<Vec<LogRecord>> {
+        self.read(move |mut db| Box::pin(async move { log::page(&mut db, &page, &filter).await }))
+    }
+
+    fn ended(&self, instances: Vec<InstanceKey>) -> Answer<Vec<InstanceKey>> {
+        self.read(move |mut db| Box::pin(async move { instance::ended(&mut db, &instances).await }))
+    }
+
+    fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>> {
+        self.read(move |mut db| Box::pin(async move { task::backlog(&mut db, &known).await }))
+    }
+
+    fn close(&self) -> Answer<()> {
+        let (requests, pool) = (self.requests.clone(), self.pool.clone());
+        let listening = self.listening.clone();
+        Box::pin(async move {
+            let (closing, closed) = oneshot::channel();
+            // Closed before: that is what was asked for.
+            if requests.send(Message::Close(closing)).await.is_ok() {
+                let _ = closed.await;
+            }
+            listening.close().await;
+            pool.close().await;
+            Ok(())
+        })
+    }
+}
+
+fn done(reply: Reply) -> Option<()> {
+    matches!(reply, Reply::Done).then_some(())
+}

@@ -1,0 +1,120 @@
+//! What travels to the committer and back.
+
+use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
+use piton_core::{Json, Span};
+use tokio::sync::oneshot;
+
+use super::steer::Steering;
+use crate::store::{
+    Boundary, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, StepWrite,
+    StoreError, WaitLook,
+};
+use piton_core::boundary::Next;
+
+/// A boundary without the user's work, which can be looked at from several threads and tried more than once.
+#[derive(Debug)]
+pub(super) struct PlainBoundary {
+    pub(super) key: RunKey,
+    pub(super) steps: Vec<StepWrite>,
+    pub(super) waits: Vec<WaitLook>,
+    pub(super) logs: Vec<LogLine>,
+    pub(super) next: Next,
+}
+
+impl PlainBoundary {
+    /// Takes a boundary apart.
+    pub(super) fn split(boundary: Boundary) -> (Self, Vec<Mutation>) {
+        let Boundary { key, mutations, steps, waits, logs, next } = boundary;
+        (Self { key, steps, waits, logs, next }, mutations)
+    }
+}
+
+/// What is asked of the committer.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Create(CreateRequest),
+    Commit(PlainBoundary),
+    SendEvent(NewEvent),
+    Steer(Steering),
+    Renew(Vec<RunKey>, Span),
+    Release(Vec<RunKey>),
+    AppendLogs(InstanceKey, RunNumber, Vec<LogLine>),
+}
+
+/// What it answers, in the same order.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Created(Vec<Created>),
+    Committed(Committed),
+    Sent(EventRecord),
+    Steered(InstanceRecord),
+    Renewed(Vec<Renewed>),
+    Done,
+}
+
+/// A reply of the kind that a request is answered with.
+macro_rules! reply {
+    ($($name:ident: $kind:ident => $type:ty),* $(,)?) => {
+        impl Reply {
+            $(pub(super) fn $name(self) -> Option<$type> {
+                if let Self::$kind(reply) = self { Some(reply) } else { None }
+            })*
+        }
+    };
+}
+reply!(
+    created: Created => Vec<Created>,
+    committed: Committed => Committed,
+    sent: Sent => EventRecord,
+    steered: Steered => InstanceRecord,
+    renewed: Renewed => Vec<Renewed>,
+);
+
+/// One request, from its arrival to its answer.
+pub(super) struct Request {
+    pub(super) ask: Ask,
+    caller: oneshot::Sender<Result<Reply, StoreError>>,
+}
+
+impl Request {
+    pub(super) fn new(ask: Ask) -> (Self, oneshot::Receiver<Result<Reply, StoreError>>) {
+        let (caller, answered) = oneshot::channel();
+        (Self { ask, caller }, answered)
+    }
+
+    pub(super) fn boundary(&self) -> Option<&PlainBoundary> {
+        if let Ask::Commit(boundary) = &self.ask { Some(boundary) } else { None }
+    }
+
+    pub(super) fn create(&self) -> Option<&CreateRequest> {
+        if let Ask::Create(create) = &self.ask { Some(create) } else { None }
+    }
+
+    /// Answers; nobody may be listening any more.
+    pub(super) fn answer(self, reply: Result<Reply, StoreError>) {
+        let _ = self.caller.send(reply);
+    }
+
+    /// Bytes of payload it brings, roughly: what bounds a batch beside the number of requests.
+    pub(super) fn payload_bytes(&self) -> usize {
+        match &self.ask {
+            Ask::Create(request) => {
+                request.instances.iter().map(|new| new.params.len_bytes()).sum()
+            }
+            Ask::SendEvent(event) => event.payload.len_bytes(),
+            Ask::Commit(boundary) => boundary_bytes(boundary),
+            Ask::AppendLogs(_, _, lines) => lines_bytes(lines),
+            Ask::Steer(_) | Ask::Renew(..) | Ask::Release(_) => 0,
+        }
+    }
+}
+
+fn boundary_bytes(boundary: &PlainBoundary) -> usize {
+    let results = boundary.steps.iter().filter_map(|step| step.record.result.as_ref());
+    results.map(Json::len_bytes).sum::<usize>() + lines_bytes(&boundary.logs)
+}
+
+fn lines_bytes(lines: &[LogLine]) -> usize {
+    let data = |line: &LogLine| line.data.as_ref().map_or(0, Json::len_bytes);
+    lines.iter().map(|line| line.message.len() + data(line)).sum()
+}

@@ -1,0 +1,402 @@
+//! What only the PostgreSQL store has: migrations, several processes, lost connections, the user's own `sqlx` code.
+//!
+//! These tests run by the database's clock, on real time; none of them waits for a length of time, only for things to
+//! happen. What every store does is proven by the conformance suite and the behaviour tests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use piton::prelude::*;
+use piton::runtime::TokioRuntime;
+use piton::sqlx::{self, AssertSqlSafe, Executor, PgConnection, Row};
+use piton::store::{PostgresOptions, PostgresStore, Store};
+use piton::{EngineBuilder, InstanceStatus};
+use piton_testing::postgres::Scratch;
+use private_postgres::Stop;
+
+use crate::proxy::Proxy;
+
+async fn open(options: PostgresOptions) -> Result<Arc<dyn Store>> {
+    Ok(PostgresStore::open(options, TokioRuntime::current()?).await?)
+}
+
+async fn engine(options: PostgresOptions) -> Result<EngineBuilder> {
+    Ok(Engine::builder_with_store(open(options).await?))
+}
+
+/// Everything the catalogue knows about the tables of a schema.
+async fn catalogue(conn: &mut PgConnection, schema: &str) -> Result<BTreeSet<String>> {
+    let queries = [
+        "SELECT format('column %s.%s %s %s %s %s', table_name, column_name, ordinal_position, data_type, is_nullable,
+            coalesce(collation_name, '')) FROM information_schema.columns WHERE table_schema = $1",
+        "SELECT replace(indexdef, schemaname || '.', '') FROM pg_indexes WHERE schemaname = $1",
+        "SELECT format('options %s %s', relname, reloptions) FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace
+            WHERE nspname = $1 AND relkind IN ('r', 'S')",
+        "SELECT format('constraint %s %s', conname, pg_get_constraintdef(c.oid)) FROM pg_constraint AS c
+            JOIN pg_namespace AS n ON n.oid = connamespace WHERE nspname = $1",
+    ];
+    let mut known = BTreeSet::new();
+    for query in queries {
+        for row in sqlx::query(query).bind(schema).fetch_all(&mut *conn).await? {
+            known.insert(row.try_get(0)?);
+        }
+    }
+    Ok(known)
+}
+
+#[tokio::test]
+async fn the_migrations_lead_to_the_schema_that_people_read() -> Result<()> {
+    let (Some(migrated), Some(written)) = (Scratch::new(), Scratch::new()) else { return Ok(()) };
+    open(migrated.options()).await?.close().await?;
+    let mut conn = written.connect().await?;
+    let schema = written.schema();
+    let sql = format!(
+        "CREATE SCHEMA {schema}; SET search_path TO {schema}; {}",
+        include_str!("../src/store/postgres/schema.sql")
+    );
+    conn.execute(AssertSqlSafe(sql)).await?;
+    let expected = catalogue(&mut conn, schema).await?;
+    assert!(expected.iter().any(|entry| entry.contains("piton_task_resuming")), "{expected:#?}");
+    assert_eq!(catalogue(&mut conn, migrated.schema()).await?, expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn ten_processes_that_start_at_once_migrate_once() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let mut opening = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        opening.spawn(open(scratch.options().connections(1)));
+    }
+    while let Some(opened) = opening.join_next().await {
+        opened??;
+    }
+    let mut conn = scratch.connect().await?;
+    let rows = sqlx::query("SELECT version FROM piton_schema").fetch_all(&mut conn).await?;
+    assert_eq!(rows.len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_refused_with_advice() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    open(scratch.options()).await?.close().await?;
+    let mut conn = scratch.connect().await?;
+    conn.execute("UPDATE piton_schema SET version = 99").await?;
+    for (options, advice) in [
+        (scratch.options(), "upgrade"),
+        (scratch.options().schema("no-such; DROP TABLE x"), "lowercase"),
+        (scratch.options().connections(0), "at least one connection"),
+        (PostgresOptions::new("postgres://localhost:1/nowhere"), "check the URL"),
+        (PostgresOptions::new("postgres:// /"), "postgres://user:password@host/database"),
+    ] {
+        let error = open(options).await.err().expect(advice);
+        assert_eq!(error.code(), Some("STORE_UNUSABLE"));
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+    Ok(())
+}
+
+async fn add(numbers: Event<(u32, u32)>, step: &Step) -> Result<u32> {
+    let first = step.run("first", async { Ok(numbers.0) }).await?;
+    step.sleep("a moment", "1 ms").await?;
+    step.run("second", async { Ok(first + numbers.1) }).await
+}
+
+/// A poll so rare that nothing but a notification explains what happens in a test.
+const NEVER: &str = "1 hour";
+
+#[tokio::test]
+async fn an_instance_created_in_one_process_runs_in_another_which_is_told() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let api = engine(scratch.options()).await?.register(workflow("add", add));
+    let api = api.no_runner().poll_interval(NEVER).start().await?;
+    let worker = engine(scratch.options()).await?.register(workflow("add", add));
+    let worker = worker.poll_interval(NEVER).start().await?;
+    let adds = api.workflow::<(u32, u32), u32>("add")?;
+    // A hint may be lost while the worker is only beginning to listen: somebody creates another one then.
+    for n in 0.. {
+        let instance = adds.create((n, 1)).await?;
+        tokio::select! {
+            result = instance.result() => {
+                assert_eq!(result?, n + 1);
+                break;
+            }
+            () = worker_listens(&scratch) => {}
+        }
+    }
+    worker.shutdown("5 seconds").await?;
+    api.shutdown("5 seconds").await
+}
+
+/// Ends when both processes listen and some time was given to a hint.
+async fn worker_listens(scratch: &Scratch) {
+    let mut conn = scratch.connect().await.expect("connected");
+    for _ in 0..50 {
+        let _ = conn.execute("SELECT pg_sleep(0.1)").await;
+    }
+}
+
+#[tokio::test]
+async fn without_notifications_the_poll_finds_everything() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let silent = || scratch.options().notify(false);
+    let api = engine(silent()).await?.register(workflow("add", add));
+    let api = api.no_runner().poll_interval("20 ms").start().await?;
+    let worker = engine(silent()).await?.register(workflow("add", add));
+    let worker = worker.poll_interval("20 ms").start().await?;
+    let adds = api.workflow::<(u32, u32), u32>("add")?;
+    assert_eq!(adds.create((2, 3)).await?.result().await?, 5);
+    worker.shutdown("5 seconds").await?;
+    api.shutdown("5 seconds").await
+}
+
+#[tokio::test]
+async fn a_shutdown_hands_its_runs_to_the_others_at_once() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let starts = Arc::new(AtomicU32::new(0));
+    let long = |starts: Arc<AtomicU32>| {
+        crate::support::flow("long", &starts, |starts, _: Event<()>, step| {
+            Box::pin(async move {
+                step.run("quick", async { Ok(()) }).await?;
+                step.run("long", async {
+                    // The first one never ends by itself.
+                    if starts.fetch_add(1, Ordering::SeqCst) == 0 {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(7_u32)
+                })
+                .await
+            })
+        })
+    };
+    let first = engine(scratch.options())
+        .await?
+        .register(long(starts.clone()))
+        .lease(NEVER)
+        .start()
+        .await?;
+    let instance = first.workflow::<(), u32>("long")?.create(()).id("one").await?;
+    while starts.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = engine(scratch.options())
+        .await?
+        .register(long(starts.clone()))
+        .lease(NEVER)
+        .start()
+        .await?;
+    first.shutdown("10 ms").await?;
+    drop(instance);
+    let taken_over = second.workflow::<(), u32>("long")?.get("one").await?;
+    assert_eq!(taken_over.result().await?, 7);
+    second.shutdown("5 seconds").await
+}
+
+async fn five_steps(n: Event<u32>, step: &Step) -> Result<u32> {
+    let mut sum = *n;
+    for i in 0..5 {
+        sum += step.run(format!("step {i}"), async { Ok(i) }).await?;
+        if i == 2 {
+            step.sleep("nap", "5 ms").await?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Runs instances to their end while something goes wrong again and again, and then checks what is stored.
+async fn survive(
+    options: PostgresOptions,
+    scratch: &Scratch,
+    mut harm: impl AsyncFnMut(u32) -> Result<()>,
+) -> Result<()> {
+    const INSTANCES: u32 = 60;
+    let engine = engine(options.connections(4)).await?.register(workflow("five", five_steps));
+    let engine =
+        engine.lease("1 second").poll_interval("50 ms").quarantine_after(1_000).start().await?;
+    let fives = engine.workflow::<u32, u32>("five")?;
+    let mut created = Vec::new();
+    for n in 0..INSTANCES {
+        if n % 10 == 5 {
+            harm(n).await?;
+        }
+        // Whether a create that was not answered took place is for its caller to find out.
+        let id = format!("i-{n}");
+        let instance = loop {
+            match fives.create(n).id(&id).await {
+                Ok(instance) => break instance,
+                Err(error) if error.code() == Some("INSTANCE_ID_ALREADY_EXISTS") => {
+                    break fives.get(&id).await?;
+                }
+                Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
+            }
+        };
+        created.push((n, instance));
+    }
+    for (n, instance) in created {
+        let result = loop {
+            match instance.result().await {
+                Ok(result) => break result,
+                Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
+            }
+        };
+        assert_eq!(result, n + 10);
+    }
+    let mut conn = scratch.connect().await?;
+    let audit = "SELECT (SELECT count(*) FROM piton_instance WHERE status = 'complete'),
+        (SELECT count(*) FROM piton_step WHERE status = 'completed'), (SELECT count(*) FROM piton_task)";
+    let row = sqlx::query(audit).fetch_one(&mut conn).await?;
+    let counts: [i64; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+    assert_eq!(counts, [INSTANCES.into(), i64::from(INSTANCES) * 6, 0]);
+    engine.shutdown("5 seconds").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let mine = format!("piton-{}", scratch.schema());
+    let join = if scratch.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{join}application_name={mine}", scratch.url());
+    let options = PostgresOptions::new(url).schema(scratch.schema());
+    survive(options, &scratch, async |_| {
+        let mut conn = scratch.connect().await?;
+        let cut =
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+        sqlx::query(cut).bind(&mine).execute(&mut conn).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
+    let options = PostgresOptions::new(proxy.url()).schema(scratch.schema());
+    survive(options, &scratch, async |n| {
+        // What was asked reaches the server; the answer does not come back.
+        proxy.swallow_answers(1 + n % 3);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Result<()> {
+    if !piton_testing::postgres::is_available() || private_postgres::Programs::find().is_none() {
+        return Ok(());
+    }
+    // One of its own: the others would not like it to be restarted.
+    let server = private_postgres::Server::start(private_postgres::Place::Memory);
+    let mut server = server.expect("a server can be started");
+    let scratch = Scratch::on(server.url());
+    survive(scratch.options(), &scratch, async |n| {
+        let how = if n % 20 == 5 { Stop::Immediate } else { Stop::Fast };
+        server.stop(how).expect("stopped");
+        server.launch().expect("started again");
+        Ok(())
+    })
+    .await
+}
+
+// ---- the user's own SQL in a step's transaction ----
+
+#[tokio::test]
+async fn user_sql_is_committed_with_its_step_exactly_once() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let table = format!("{}.visit", scratch.schema());
+    let visits = crate::support::flow("visit", &table, |table, event: Event<u32>, step| {
+        Box::pin(async move {
+            let (n, table) = (i64::from(*event), &table);
+            step.run_with("record", |cx| async move {
+                let tx = cx.transaction();
+                tx.execute(
+                    format!("INSERT INTO {table} (n, seen, note, score) VALUES ($1, $2, $3, $4)"),
+                    (n, true, None::<&str>, 0.5),
+                );
+                let update = format!("UPDATE {table} SET note = $2 WHERE n = $1");
+                tx.postgres(move |conn| {
+                    Box::pin(async move {
+                        let update = sqlx::query(AssertSqlSafe(update)).bind(n).bind("twice");
+                        assert_eq!(update.execute(conn).await?.rows_affected(), 1);
+                        Ok(())
+                    })
+                });
+                if cx.attempt() == 1 {
+                    return Err(Error::new("what a failed attempt asked for is discarded"));
+                }
+                Ok(())
+            })
+            .retries(Retries::constant(1, 0))
+            .await
+        })
+    });
+    let engine = engine(scratch.options()).await?.register(visits).start().await?;
+    let mut conn = scratch.connect().await?;
+    let create = format!(
+        "CREATE TABLE {table} (n BIGINT PRIMARY KEY, seen BOOLEAN, note TEXT, score FLOAT8)"
+    );
+    conn.execute(AssertSqlSafe(create)).await?;
+    let visits = engine.workflow::<u32, ()>("visit")?;
+    visits.create(1).await?.result().await?;
+    let error = visits.create(1).await?.result().await.expect_err("it is there already");
+    assert_eq!(error.name(), "UniqueConstraint", "{error}");
+    visits.create(2).await?.result().await?;
+    let rows = format!("SELECT n, seen, note, score FROM {table} ORDER BY n");
+    let rows = sqlx::query(AssertSqlSafe(rows)).fetch_all(&mut conn).await?;
+    let rows: Vec<(i64, bool, String, f64)> =
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect();
+    assert_eq!(rows, [(1, true, "twice".into(), 0.5), (2, true, "twice".into(), 0.5)]);
+    engine.shutdown("5 seconds").await
+}
+
+#[tokio::test]
+async fn user_sql_that_fails_in_any_way_fails_its_step_alone() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let bad = crate::support::flow("bad", &(), |(), how: Event<String>, step| {
+        Box::pin(async move {
+            let how = how.as_str();
+            step.run_with("try", |cx| async move {
+                let tx = cx.transaction();
+                match how {
+                    "syntax" => tx.execute("SELEKT 1", ()),
+                    "panic" => tx.postgres(|_| Box::pin(async { panic!("ouch") })),
+                    "commit" => tx.postgres(|conn| {
+                        Box::pin(async move {
+                            conn.execute("COMMIT").await?;
+                            Ok(())
+                        })
+                    }),
+                    "swallow" => tx.postgres(|conn| {
+                        Box::pin(async move {
+                            let _ = conn.execute("SELECT 1 / 0").await;
+                            Ok(())
+                        })
+                    }),
+                    "sqlite" => tx.sqlite(|_| Ok(())),
+                    _ => tx.execute("SELECT 1", ()),
+                }
+                Ok(())
+            })
+            .retries(Retries::none())
+            .await
+        })
+    });
+    let engine = engine(scratch.options()).await?.register(bad).start().await?;
+    let bad = engine.workflow::<String, ()>("bad")?;
+    for (how, why) in [
+        ("syntax", "SELEKT"),
+        ("panic", "ouch"),
+        ("commit", "must not COMMIT"),
+        ("swallow", "aborted"),
+        ("sqlite", "`postgres`"),
+    ] {
+        let instance = bad.create(how.to_owned()).await?;
+        let error = instance.result().await.expect_err(how);
+        assert!(error.to_string().contains(why), "{how}: {error}");
+        assert_eq!(instance.status().await?, InstanceStatus::Errored);
+    }
+    bad.create("well".to_owned()).await?.result().await?;
+    engine.shutdown("5 seconds").await
+}

@@ -1,0 +1,104 @@
+//! A proxy that stands between an engine and its server and cuts connections at the worst moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use piton::sqlx::postgres::PgConnectOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+/// Bytes that are passed on at once.
+const CHUNK: usize = 64 * 1024;
+
+/// A proxy. It is gone when this is dropped.
+pub(crate) struct Proxy {
+    url: String,
+    swallow: Arc<AtomicU32>,
+    /// Aborted with this.
+    _accepting: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Stands before the server of a URL.
+    pub(crate) async fn before(url: &str) -> piton::Result<Self> {
+        let server: PgConnectOptions = url.parse()?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let through = server.clone().host("127.0.0.1").port(port);
+        let database = server.get_database().unwrap_or("postgres");
+        let url = format!(
+            "postgres://{}@127.0.0.1:{port}/{database}?sslmode=disable",
+            through.get_username()
+        );
+        let swallow = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&swallow);
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut serving = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let (server, counter) = (server.clone(), Arc::clone(&counter));
+                serving.spawn(async move {
+                    let _ = serve(client, &server, &counter).await;
+                });
+            }
+        });
+        Ok(Self { url, swallow, _accepting: accepting })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The next `count` answers of the server are thrown away, and their connections with them.
+    pub(crate) fn swallow_answers(&self, count: u32) {
+        self.swallow.store(count, Ordering::SeqCst);
+    }
+}
+
+async fn serve(
+    client: TcpStream,
+    server: &PgConnectOptions,
+    swallow: &AtomicU32,
+) -> std::io::Result<()> {
+    match server.get_socket() {
+        Some(directory) => {
+            let socket = directory.join(format!(".s.PGSQL.{}", server.get_port()));
+            pass_on(client, UnixStream::connect(socket).await?, swallow).await
+        }
+        None => {
+            let address = (server.get_host(), server.get_port());
+            pass_on(client, TcpStream::connect(address).await?, swallow).await
+        }
+    }
+}
+
+async fn pass_on<S>(client: TcpStream, server: S, swallow: &AtomicU32) -> std::io::Result<()>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let asking = async {
+        tokio::io::copy(&mut from_client, &mut to_server).await?;
+        to_server.shutdown().await
+    };
+    let answering = async {
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let length = from_server.read(&mut chunk).await?;
+            let swallowed = swallow
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok();
+            if length == 0 || swallowed {
+                return Ok(());
+            }
+            to_client.write_all(&chunk[..length]).await?;
+        }
+    };
+    // Whoever ends first takes the connection with it, in both directions.
+    tokio::select! {
+        done = asking => done,
+        done = answering => done,
+    }
+}

@@ -1,0 +1,109 @@
+//! Moments that once lost work: a caller that goes away, a slot that is given back unseen, an order that comes too late.
+//!
+//! In each of them virtual time stands still, so that no lease, poll or timer can make good what was lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use piton::prelude::*;
+use piton::{BatchItem, EngineBuilder, InstanceStatus, Registration};
+use piton_testing::{Access, Harness, NextCommit, StoreKind, on_every_store};
+
+use crate::support::{engine_on, eventually, flow, until, until_status};
+
+on_every_store!(
+    a_create_whose_caller_goes_away_is_seen_through,
+    a_tick_whose_caller_goes_away_is_seen_through,
+);
+
+/// One step, and the end.
+fn quick() -> Registration {
+    flow("quick", &(), |(), _: Event<()>, step| {
+        Box::pin(async move { step.run("work", async { Ok(()) }).await })
+    })
+}
+
+/// Polls a future once and drops it, as a `select!` or a timeout does.
+async fn poll_once_and_drop<F: Future>(future: F) {
+    let mut future = Box::pin(future);
+    let _ = futures_util::poll!(&mut future);
+}
+
+async fn a_create_whose_caller_goes_away_is_seen_through(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [quick()]).await?;
+    let runner = engine_on(harness.store(), &harness, [quick()], |builder| builder).await?;
+    let quick = runner.workflow::<(), ()>("quick")?;
+    for number in 0..20 {
+        let id = format!("q-{number}");
+        poll_once_and_drop(quick.create(()).id(id.as_str()).into_future()).await;
+        let instance = eventually("it is created", || async { Ok(quick.get(&id).await.ok()) });
+        until_status(&instance.await?, InstanceStatus::Complete).await?;
+    }
+    Ok(())
+}
+
+async fn a_tick_whose_caller_goes_away_is_seen_through(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [quick()]).await?;
+    for _ in 0..20 {
+        let instance = harness.create::<_, ()>("quick", ()).await?;
+        poll_once_and_drop(harness.engine().tick(10)).await;
+        until_status(&instance, InstanceStatus::Complete).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slot_given_back_is_never_overlooked() -> Result<()> {
+    const INSTANCES: usize = 3_000;
+    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build();
+    threads?.block_on(async {
+        let done = Arc::new(AtomicU32::new(0));
+        let count = flow("count", &done, |done, _: Event<()>, _| {
+            Box::pin(async move {
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        });
+        let harness = Harness::memory([quick()]).await?;
+        let narrow = |builder: EngineBuilder| builder.concurrency(1);
+        let runner = engine_on(harness.store(), &harness, [count], narrow).await?;
+        let count = runner.workflow::<(), ()>("count")?;
+        for batch in 0..INSTANCES / 100 {
+            let ids = (0..100).map(|number| format!("c-{batch}-{number}"));
+            count.create_batch(ids.map(|id| BatchItem::new(id, ()))).await?;
+        }
+        until("all are done", async || Ok(done.load(Ordering::SeqCst) as usize == INSTANCES)).await
+    })
+}
+
+/// The claim of a parked run can arrive while the run is still being parked, and tells it to leave: that order is for the
+/// pass that was, not for the one that goes on.
+#[tokio::test]
+async fn a_parked_run_forgets_the_orders_of_the_claim_before() -> Result<()> {
+    let passes = Arc::new(AtomicU32::new(0));
+    let waits = flow("waits", &passes, |passes, _: Event<()>, step| {
+        passes.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move { step.wait_for_event::<u32>("go", "go").await })
+    });
+    let harness = Harness::memory([quick()]).await?;
+    let access = Access::to(harness.store());
+    let engine = engine_on(Arc::clone(&access) as _, &harness, [waits], EngineBuilder::no_runner);
+    let engine = engine.await?;
+    let instance = engine.workflow::<(), u32>("waits")?.create(()).await?;
+    access.next_commit(NextCommit::IsAnsweredWithTheNextClaim);
+    let second = async {
+        until_status(&instance, InstanceStatus::Waiting).await?;
+        instance.send_event("go", &7).await?;
+        engine.tick(1).await
+    };
+    let (first, second) = join!(engine.tick(1), second);
+    assert_eq!((first?.processed, second?.processed), (1, 1));
+    assert_eq!(
+        instance.status().await?,
+        InstanceStatus::Complete,
+        "not lost until its lease is over"
+    );
+    assert_eq!(instance.result().await?, 7);
+    assert_eq!(passes.load(Ordering::SeqCst), 1, "it went on where it was");
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! The demo server as its users meet it: how it starts and stops, and what the playground takes and gives.
+
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use piton::Engine;
+use piton_demo::{Tools, register};
+use piton_http::Api;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+fn demo(directory: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_piton-demo"));
+    command.args(args).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A running server, ended with the test.
+struct Demo(Child);
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn it_refuses_an_address_that_others_can_reach_unless_it_has_a_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--listen", "0.0.0.0:0", "--database", "memory:"];
+    for no_token in [None, Some(""), Some(" ")] {
+        let output =
+            demo(directory.path(), &args).envs(no_token.map(|it| ("PITON_TOKEN", it))).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(said.contains("--token") && said.contains("--insecure-no-auth"), "{said}");
+    }
+}
+
+#[test]
+fn it_says_where_it_listens_answers_there_and_shuts_down_on_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--listen", "127.0.0.1:0", "--database", "sqlite:demo.db"];
+    let mut demo = Demo(demo(directory.path(), &args).spawn().unwrap());
+    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    let address = first.strip_prefix("listening on http://").unwrap().to_owned();
+    assert_eq!(
+        lines.by_ref().map(Result::unwrap).filter(|l| l.contains("curl")).take(3).count(),
+        3
+    );
+
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let request = format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    let signalled = Command::new("kill").arg(demo.0.id().to_string()).status().unwrap();
+    assert!(signalled.success());
+    assert!(demo.0.wait().unwrap().success(), "it ended as it should");
+}
+
+/// Creates a playground instance in memory and, if it was taken, waits for its end.
+async fn play(params: Value) -> (StatusCode, Value) {
+    let tools = Arc::new(Tools::new(None).unwrap());
+    let engine = register(Engine::builder("memory:"), &tools).start().await.unwrap();
+    let app = Api::new(engine).open_to_everyone().router();
+    let body = json!({"id": "p", "params": params}).to_string();
+    let create = Request::post("/playground/instances")
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .body(Body::from(body))
+        .unwrap();
+    let created = ask(&app, create).await;
+    if created.0 != StatusCode::OK {
+        return created;
+    }
+    let result =
+        Request::get("/playground/instances/p/result?wait=60s").header("host", "localhost");
+    let (status, mut answer) = ask(&app, result.body(Body::empty()).unwrap()).await;
+    (status, answer["details"].take())
+}
+
+async fn ask(app: &axum::Router, request: Request<Body>) -> (StatusCode, Value) {
+    let response = app.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap())
+}
+
+#[tokio::test]
+async fn what_the_playground_does_not_know_is_refused_with_its_place() {
+    for (op, place) in [
+        (json!({"op": "fly"}), "params.ops[0].op"),
+        (json!({"op": "do", "name": "a", "colour": 1}), "params.ops[0].colour"),
+        (
+            json!({"op": "all", "ops": [{"op": "do", "name": "a", "x": 1}]}),
+            "params.ops[0].ops[0].x",
+        ),
+        (json!({"op": "do", "name": "a", "duration": 1}), "params.ops[0]"),
+        (json!({"op": "sleep", "name": "a"}), "params.ops[0]"),
+        (json!({"op": "sleep", "name": "a", "duration": "soon"}), "params.ops[0].duration"),
+    ] {
+        let (status, error) = play(json!({"ops": [op]})).await;
+        assert_eq!((status.as_u16(), &error["issues"][0]["path"]), (400, &json!(place)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_ops_of_the_playground_give_what_they_promise() {
+    let once = json!({"retries": {"limit": "Infinity", "delay": 1, "backoff": "constant"}});
+    let program = json!({"ops": [
+        {"op": "do", "name": "named"},
+        {"op": "do", "name": "valued", "value": null},
+        {"op": "do", "name": "flaky", "value": 1, "fail": 1, "config": once},
+        {"op": "sleep", "name": "nap", "duration": 1},
+        {"op": "sleepUntil", "name": "till", "at": 0},
+        {"op": "catch", "ops": [{"op": "throw", "message": "no", "name": "MyError"}]},
+        {"op": "catch", "ops": [{"op": "do", "name": "fine"}]},
+        {"op": "all", "ops": [{"op": "do", "name": "x"}, {"op": "do", "name": "y"}]},
+        {"op": "race", "ops": [{"op": "sleep", "name": "long", "duration": "1 hour"}, {"op": "do", "name": "z"}]},
+        {"op": "log", "message": "hi"},
+    ]});
+    let caught = json!({"caught": {"name": "MyError", "message": "no"}});
+    let expected =
+        json!(["named", null, 1, "slept", "slept", caught, ["fine"], ["x", "y"], "z", null]);
+    let (_, details) = play(program).await;
+    assert_eq!(details, json!({"status": "complete", "output": expected}));
+    let (_, details) = play(json!({"ops": [{"op": "panic", "message": "boom"}]})).await;
+    assert_eq!(
+        (&details["status"], &details["error"]["name"]),
+        (&json!("errored"), &json!("Panic"))
+    );
+}

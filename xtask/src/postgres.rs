@@ -1,0 +1,33 @@
+//! The PostgreSQL that tests and benchmarks run on.
+
+use std::process::Command;
+
+use anyhow::Result;
+use private_postgres::{Place, Server};
+
+/// Names the server to use; without it a private one is started.
+const URL: &str = "PITON_TEST_POSTGRES_URL";
+
+/// A PostgreSQL for as long as this lives: the one the developer named, or a private one.
+#[derive(Debug)]
+pub(crate) struct Database {
+    server: Option<Server>,
+}
+
+impl Database {
+    /// Uses the server named by `PITON_TEST_POSTGRES_URL`, or starts a private one.
+    pub(crate) fn open(place: Place) -> Result<Database> {
+        if std::env::var_os(URL).is_some() {
+            println!("using the PostgreSQL named by {URL}");
+            return Ok(Database { server: None });
+        }
+        Ok(Database { server: Some(Server::start(place)?) })
+    }
+
+    /// Tells a command where it is.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        if let Some(server) = &self.server {
+            command.env(URL, server.url());
+        }
+    }
+}
