@@ -183,4 +183,14 @@ fn greet(args: &Args, address: SocketAddr) {
         "  curl{token} {json} {base}/order/instances/order-1/events \\\n    -d '{{\"type\":\"approved\",\"payload\":{{\"by\":\"Ada\"}}}}'"
     );
     println!("  curl{token} '{base}/order/instances/order-1/result?wait=30s'");
+    println!();
+    println!(
+        "Or with the piton command (cargo install --path crates/piton-cli), which --help explains:"
+    );
+    println!();
+    println!("  export PITON_BASE_URL={base}");
+    if args.token.is_some() {
+        println!("  export PITON_HEADERS=\"Authorization: Bearer $PITON_TOKEN\"");
+    }
+    println!("  piton instances list");
 }
