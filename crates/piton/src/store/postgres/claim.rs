@@ -120,6 +120,35 @@ pub(super) async fn claim(
     Ok(answer(&seen, claiming.claimed, left))
 }
 
+/// Claims one instance of the first of the workflows, if it is due.
+pub(super) async fn claim_instance(
+    conn: &mut PgConnection,
+    shared: &Shared,
+    instance: InstanceKey,
+    request: &ClaimRequest,
+) -> Outcome<ClaimAnswer> {
+    let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
+    let mut database = conn.begin().await.map_err(Failure::from)?;
+    let db = Db { conn: &mut database, statements: &shared.statements };
+    let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &[instance]).await?;
+    let due = tx.task(instance).filter(|task| {
+        claim::is_due(task, tx.now) && tx.workflow(instance) == request.workflows.first()
+    });
+    let chosen: Vec<Row> = due
+        .zip(tx.workflow(instance).cloned())
+        .map(|(task, workflow)| Row { key: instance, workflow, task })
+        .into_iter()
+        .collect();
+    let (_, runs) = claim_all(&mut tx, &chosen, request, 1).await?;
+    let hints = std::mem::take(&mut tx.hints);
+    drop(tx);
+    database.commit().await.map_err(Failure::from)?;
+    note(shared, &runs, hints);
+    let seen = look(conn, shared, &names, 1).await?;
+    let left = seen.resuming + seen.expired + seen.new;
+    Ok(answer(&seen, runs, left))
+}
+
 /// A claim under way.
 struct Claiming<'c> {
     conn: &'c mut PgConnection,
@@ -171,7 +200,8 @@ impl Claiming<'_> {
         let hints = std::mem::take(&mut tx.hints);
         drop(tx);
         database.commit().await.map_err(Failure::from)?;
-        self.note(runs, hints);
+        note(self.shared, &runs, hints);
+        self.claimed.extend(runs);
         Ok(taken)
     }
 
@@ -187,21 +217,22 @@ impl Claiming<'_> {
             let hints = std::mem::take(&mut tx.hints);
             drop(tx);
             database.commit().await.map_err(Failure::from)?;
-            self.note(runs, hints);
+            note(self.shared, &runs, hints);
+            self.claimed.extend(runs);
             if taken.unfit == 0 {
                 break;
             }
         }
         Ok(())
     }
+}
 
-    fn note(&mut self, runs: Vec<ClaimedRun>, hints: Vec<Hint>) {
-        for run in &runs {
-            self.shared.leases.note(run.key, &run.workflow, &run.task);
-        }
-        self.shared.tell(hints);
-        self.claimed.extend(runs);
+/// Remembers what was committed, and tells of it.
+fn note(shared: &Shared, runs: &[ClaimedRun], hints: Vec<Hint>) {
+    for run in runs {
+        shared.leases.note(run.key, &run.workflow, &run.task);
     }
+    shared.tell(hints);
 }
 
 async fn pause(conn: &mut PgConnection, shared: &Shared, busy: u32) -> Outcome<()> {

@@ -216,6 +216,17 @@ impl Store for PostgresStore {
         })
     }
 
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            let claiming = async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                claim::claim_instance(&mut conn, &shared, instance, &request).await
+            };
+            shared.in_time::<_, Trouble>(claiming).await.map_err(StoreError::from)
+        })
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.read(move |mut db| Box::pin(async move { step::of_run(&mut db, instance, run).await }))
     }
