@@ -71,12 +71,14 @@ fn gather(session: &Session, args: &HistoryArgs) -> Result<Run> {
     }
 }
 
-/// The last moment of the kind that was cut off first: beyond it the timeline would have holes.
+/// The newest moment of the kind that was cut off first: beyond it the timeline would have holes.
+///
+/// Not the moment of its last record: records have an order of their own, and clocks may step back between two.
 fn horizon(run: &Run, steps: bool, events: bool, logs: bool) -> Option<Moment> {
-    let last_step = run.steps.last().filter(|_| steps).and_then(|step| step.started_at);
-    let last_event = run.events.last().filter(|_| events).map(|event| event.created_at);
-    let last_log = run.logs.last().filter(|_| logs).map(|line| line.created_at);
-    last_step.into_iter().chain(last_event).chain(last_log).min()
+    let step = run.steps.iter().filter(|_| steps).filter_map(|step| step.started_at).max();
+    let event = run.events.iter().filter(|_| events).map(|event| event.created_at).max();
+    let log = run.logs.iter().filter(|_| logs).map(|line| line.created_at).max();
+    step.into_iter().chain(event).chain(log).min()
 }
 
 fn first_query(args: &HistoryArgs) -> Query {
@@ -98,4 +100,23 @@ fn next_query(args: &HistoryArgs, page: &HistoryPage) -> Query {
         .maybe("stepsCursor", page.steps_cursor.as_deref())
         .maybe("eventsCursor", page.events_cursor.as_deref())
         .maybe("logsCursor", logs_cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_steps_back_hides_no_step_that_was_read() {
+        let step = |ms: i64| -> Step {
+            let at = Moment(ms).iso();
+            let json = format!(
+                r#"{{"name": "s", "type": "do", "status": "completed", "attempts": 1, "startedAt": "{at}"}}"#
+            );
+            serde_json::from_str(&json).expect("a step")
+        };
+        let run = Run { steps: vec![step(1), step(3), step(2)], ..Run::default() };
+        assert_eq!(horizon(&run, true, false, false), Some(Moment(3)));
+        assert_eq!(horizon(&run, false, false, false), None);
+    }
 }
