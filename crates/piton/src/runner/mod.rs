@@ -446,7 +446,6 @@ impl Runner {
 
     /// See [`crate::Engine::tick`].
     pub(crate) async fn tick(self: &Arc<Self>, wanted: usize) -> Result<usize> {
-        self.refuse_when_stopping()?;
         self.advance_claimed(self.claim(wanted)).await
     }
 
@@ -456,19 +455,10 @@ impl Runner {
         workflow: WorkflowName,
         instance: InstanceKey,
     ) -> Result<usize> {
-        self.refuse_when_stopping()?;
         let claiming = self.claim_with(Arc::from([workflow]), 1, |store, request| {
             store.claim_instance(instance, request)
         });
         self.advance_claimed(claiming).await
-    }
-
-    /// What is claimed after a shutdown has begun would have to be handed back at once.
-    fn refuse_when_stopping(&self) -> Result<()> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(Error::shutting_down());
-        }
-        Ok(())
     }
 
     async fn advance_claimed(self: &Arc<Self>, claiming: Claiming) -> Result<usize> {
