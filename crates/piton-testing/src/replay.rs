@@ -235,7 +235,8 @@ async fn import(store: &dyn Store, runtime: &VirtualRuntime, history: &RunExport
     let claimed = store.claim(request).await?.claimed.pop();
     let key = claimed.ok_or_else(|| lost("the imported instance cannot be claimed"))?.run_key();
     let rows = history.steps.iter().cloned().map(StepRecord::from);
-    let steps = rows.map(|record| StepWrite { record, row: RowState::New }).collect();
+    let steps =
+        rows.map(|record| StepWrite { record: Arc::new(record), row: RowState::New }).collect();
     let (mutations, waits, logs) = (Vec::new(), Vec::new(), Vec::new());
     let next = Next::Continue { bodies_running: false };
     store.commit(Boundary { key, mutations, steps, waits, logs, next }).await?;

@@ -219,8 +219,8 @@ impl Store for FaultyStore {
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
         let call = Call::Commit {
             key: boundary.key,
-            steps: boundary.steps.iter().map(|write| write.record.clone()).collect(),
-            waits: boundary.waits.iter().map(|wait| wait.record.clone()).collect(),
+            steps: boundary.steps.iter().map(|write| (*write.record).clone()).collect(),
+            waits: boundary.waits.iter().map(|wait| (*wait.record).clone()).collect(),
             next: boundary.next.clone(),
         };
         let (process, key) = (self.process, boundary.key);

@@ -323,7 +323,7 @@ impl Driver {
     fn park(self) -> Option<Parkable> {
         let needs_replay = {
             let state = self.pass.lock();
-            state.waiting.iter().any(|name| state.slots.get(name).is_some_and(|slot| slot.spent))
+            state.waiting.iter().any(|id| state.slots[*id].spent)
         };
         let Driver { key, pass, bell, function, .. } = self;
         (!needs_replay).then_some(Parkable { key, pass, bell, function })

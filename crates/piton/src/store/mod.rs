@@ -373,8 +373,8 @@ pub enum RowState {
 /// A step's row to be written.
 #[derive(Clone, Debug)]
 pub struct StepWrite {
-    /// The row.
-    pub record: StepRecord,
+    /// The row, shared with whoever goes on from it.
+    pub record: Arc<StepRecord>,
     /// Insert or update.
     pub row: RowState,
 }
@@ -383,7 +383,7 @@ pub struct StepWrite {
 #[derive(Clone, Debug)]
 pub struct WaitLook {
     /// The waiting step; `wake_at` is its deadline.
-    pub record: StepRecord,
+    pub record: Arc<StepRecord>,
     /// How its row stands.
     pub row: RowState,
     /// The number to record the outcome under, if there is one.
