@@ -416,7 +416,7 @@ async fn lease_all(
                     story::claimed(runner, task.epoch)
                 }
             };
-            let line = log::system(tx.ids, line, tx.now);
+            let line = line.written(tx.ids.next("log"), tx.now);
             log::Line { instance: *key, run: task.run, line }
         })
         .collect();

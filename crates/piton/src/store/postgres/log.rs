@@ -1,11 +1,9 @@
 //! The rows of `piton_log`.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
 
-use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber, SYSTEM_CATEGORY};
-use piton_core::story::SystemLine;
-use piton_core::{Json, StepName, Timestamp};
+use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber};
+use piton_core::{Json, StepName};
 use sqlx::Arguments;
 use sqlx::postgres::{PgArguments, PgRow};
 
@@ -13,7 +11,6 @@ use super::cells::{Cells, int};
 use super::statements::{Db, params};
 use super::text;
 use super::trouble::{Failure, Outcome};
-use crate::runtime::Ids;
 use crate::store::{LogFilter, PageQuery};
 
 const TABLE: &str = "piton_log";
@@ -57,29 +54,12 @@ const LOG_PAGE: &str = concat!(select_log!(), " AND seq > $3 ORDER BY seq LIMIT 
 const LOG_PAGE_DESCENDING: &str =
     concat!(select_log!(), " AND seq < $3 ORDER BY seq DESC LIMIT $4");
 
-static SYSTEM: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(SYSTEM_CATEGORY));
-
 /// A line that is about to be stored, and where.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) instance: InstanceKey,
     pub(super) run: RunNumber,
     pub(super) line: LogLine,
-}
-
-/// A line of the engine's own.
-pub(super) fn system(ids: &Ids, line: SystemLine, now: Timestamp) -> LogLine {
-    LogLine {
-        id: ids.next("log"),
-        step: line.step,
-        attempt: line.attempt,
-        level: line.level,
-        category: SYSTEM.clone(),
-        message: line.message.into(),
-        data: line.data,
-        is_replay: false,
-        created_at: now,
-    }
 }
 
 /// Adds rows to the parameters of a statement, column by column.

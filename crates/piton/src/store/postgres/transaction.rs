@@ -149,7 +149,7 @@ impl<'t> Transaction<'t> {
 
     /// Adds a line of the engine's own.
     pub(super) fn tell(&mut self, instance: InstanceKey, run: RunNumber, line: SystemLine) {
-        let line = log::system(self.ids, line, self.now);
+        let line = line.written(self.ids.next("log"), self.now);
         self.logs.push(Line { instance, run, line });
     }
 
