@@ -189,7 +189,7 @@ pub(crate) fn judge(database: &Path, acks: &str, witness: &str) -> Result<Counts
 }
 
 pub(crate) fn check_audit(database: &Path) -> Result<()> {
-    let report = piton_audit::audit(database).context("the audit failed")?;
+    let report = piton_audit::audit_file(database).context("the audit failed")?;
     ensure!(report.is_clean(), "the audit found something:\n{report}");
     Ok(())
 }

@@ -45,7 +45,7 @@ struct Audited(TempDir);
 
 impl Drop for Audited {
     fn drop(&mut self) {
-        let report = piton_audit::audit(&self.0.path().join("test.db")).expect("audited");
+        let report = piton_audit::audit_file(&self.0.path().join("test.db")).expect("audited");
         assert!(report.is_clean() || std::thread::panicking(), "{report}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber};
+use piton_core::record::{InstanceKey, LogLine, LogRecord, RunKey, RunNumber};
 use piton_core::{Json, StepName};
 use sqlx::Arguments;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -39,6 +39,9 @@ const LOG_INSERT: &str = concat!(
     " FROM ",
     rows!("$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11")
 );
+
+const LOG_IS_THERE: &str =
+    "SELECT count(*) FROM piton_log WHERE instance_key = $1 AND run_number = $2 AND id = $3";
 
 macro_rules! select_log {
     () => {
@@ -99,6 +102,16 @@ pub(super) async fn insert(db: &mut Db<'_>, lines: &[Line]) -> Result<(), Failur
     bind(&mut params, lines.iter().map(|line| (line.instance, line.run, &line.line)))?;
     db.execute(LOG_INSERT, params).await?;
     Ok(())
+}
+
+/// Whether a line was stored. Reads the whole log of the run: for what almost never happens.
+pub(super) async fn is_there(db: &mut Db<'_>, key: &RunKey, line: &LogLine) -> Outcome<bool> {
+    let found = db
+        .one(LOG_IS_THERE, params![key.instance.0, int(key.run), &*line.id], |row| {
+            Ok(sqlx::Row::try_get::<i64, _>(row, 0).map_err(Failure::from)?)
+        })
+        .await?;
+    Ok(found.is_some_and(|count| count > 0))
 }
 
 pub(super) async fn page(

@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 const CHUNK: usize = 64 * 1024;
 
 /// A proxy. It is gone when this is dropped.
-pub(crate) struct Proxy {
+#[derive(Debug)]
+pub struct Proxy {
     url: String,
     swallow: Arc<AtomicU32>,
     /// Aborted with this.
@@ -20,8 +21,12 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Stands before the server of a URL.
-    pub(crate) async fn before(url: &str) -> piton::Result<Self> {
+    /// Stands before the server of a URL, whether that is up at the moment or not.
+    ///
+    /// # Errors
+    ///
+    /// If the URL cannot be understood or there is no free port.
+    pub async fn before(url: &str) -> piton::Result<Self> {
         let server: PgConnectOptions = url.parse()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -46,12 +51,13 @@ impl Proxy {
         Ok(Self { url, swallow, _accepting: accepting })
     }
 
-    pub(crate) fn url(&self) -> &str {
+    /// The URL that leads through it.
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// The next `count` answers of the server are thrown away, and their connections with them.
-    pub(crate) fn swallow_answers(&self, count: u32) {
+    pub fn swallow_answers(&self, count: u32) {
         self.swallow.store(count, Ordering::SeqCst);
     }
 }
