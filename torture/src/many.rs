@@ -4,6 +4,7 @@
 //! of the time as if it had crashed; and a proxy between them throws answers of the server away and cuts their
 //! connections, also the answer to a COMMIT. The API process is left alone: it keeps the books.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -30,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(40);
 /// The server is restarted after so many milliseconds, and up to as many more.
 const RESTART_MS: u64 = 2_500;
 
-/// How long nothing may end before that is called stuck: many times a lease and a restart.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How many looks may see nothing end before that is called stuck: a minute, many times a lease and a restart.
+const PATIENCE_LOOKS: u32 = 1_500;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let started = now();
     let mut scene = Scene::open(args, server, proxy, &directory)?;
     let played = scene.play();
-    let harm = scene.harm;
+    let harm = scene.harm();
     // Whatever happened: nobody may write any more when the books are compared.
     let Scene { server, .. } = scene.close();
     played.with_context(|| kept(&directory))?;
@@ -64,10 +65,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let counts = counts.with_context(|| kept(&directory))?;
     ensure!(counts.live == 0, "STUCK: {} instances have not ended", counts.live);
     let seconds = started.elapsed().as_secs();
-    let Harm { kills, stops, restarts, cuts } = harm;
     println!(
-        "{seconds} s, {kills} kills, {stops} stops beyond the lease, {restarts} restarts of the server, {cuts} answers \
-         cut off: 0 lost, 0 doubled, 0 stuck; {counts}; {} bodies by runners that had lost their run",
+        "{seconds} s, {harm}: 0 lost, 0 doubled, 0 stuck; {counts}; {} bodies by runners that had lost their run",
         counts.stale
     );
     Ok(())
@@ -110,7 +109,18 @@ struct Harm {
     kills: u32,
     stops: u32,
     restarts: u32,
+    /// Answers of the server that nobody got.
     cuts: u32,
+}
+
+impl fmt::Display for Harm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Harm { kills, stops, restarts, cuts } = self;
+        write!(
+            f,
+            "{kills} kills, {stops} stops beyond the lease, {restarts} restarts of the server, {cuts} answers cut off"
+        )
+    }
 }
 
 /// Everything that takes part.
@@ -164,29 +174,29 @@ impl<'a> Scene<'a> {
 
     /// Does harm until the API process has seen everything end.
     fn play(&mut self) -> Result<()> {
-        let (mut ended, mut progress_at, mut told) = (0, now(), 0);
+        let (mut ended, mut idle_looks, mut told) = (0, 0, 0);
         loop {
             if let Some(status) = self.api.try_wait()? {
                 ensure!(status.success(), "the API process failed: {status}");
                 return Ok(());
             }
             let seen = self.ended();
-            if seen > ended {
-                (ended, progress_at) = (seen, now());
-            }
+            idle_looks = if seen > ended { 0 } else { idle_looks + 1 };
+            ended = seen;
             if ended / 1_000 > told {
                 told = ended / 1_000;
-                let Harm { kills, stops, restarts, cuts } = self.harm;
-                println!(
-                    "{ended} ended: {kills} kills, {stops} stops, {restarts} restarts, {cuts} cuts"
-                );
+                println!("{ended} ended: {}", self.harm());
             }
-            if progress_at.elapsed() > PATIENCE {
+            if idle_looks > PATIENCE_LOOKS {
                 bail!("STUCK: nothing has ended for a minute, {ended} had before");
             }
             self.do_harm(ended)?;
             pause(LOOK_EVERY);
         }
+    }
+
+    fn harm(&self) -> Harm {
+        Harm { cuts: self.proxy.swallowed(), ..self.harm }
     }
 
     /// How many instances were seen to end.
@@ -210,7 +220,6 @@ impl<'a> Scene<'a> {
             0..=3 => {
                 let answers = 1 + self.random.below(4);
                 self.proxy.swallow_answers(u32::try_from(answers)?);
-                self.harm.cuts += u32::try_from(answers)?;
             }
             4 => self.stop_one()?,
             // As many as were asked for, spread over the whole run.

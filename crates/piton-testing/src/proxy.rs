@@ -15,9 +15,26 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
-    swallow: Arc<AtomicU32>,
+    swallow: Arc<Swallow>,
     /// Aborted with this.
     _accepting: JoinSet<()>,
+}
+
+/// Answers that are to be thrown away, and that were.
+#[derive(Debug, Default)]
+struct Swallow {
+    wanted: AtomicU32,
+    done: AtomicU32,
+}
+
+impl Swallow {
+    /// Whether this answer is one of them.
+    fn takes(&self) -> bool {
+        let one = |left: u32| left.checked_sub(1);
+        let takes = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok();
+        self.done.fetch_add(u32::from(takes), Ordering::SeqCst);
+        takes
+    }
 }
 
 impl Proxy {
@@ -36,7 +53,7 @@ impl Proxy {
             "postgres://{}@127.0.0.1:{port}/{database}?sslmode=disable",
             through.get_username()
         );
-        let swallow = Arc::new(AtomicU32::new(0));
+        let swallow = Arc::new(Swallow::default());
         let counter = Arc::clone(&swallow);
         let mut accepting = JoinSet::new();
         accepting.spawn(async move {
@@ -58,14 +75,19 @@ impl Proxy {
 
     /// The next `count` answers of the server are thrown away, and their connections with them.
     pub fn swallow_answers(&self, count: u32) {
-        self.swallow.store(count, Ordering::SeqCst);
+        self.swallow.wanted.store(count, Ordering::SeqCst);
+    }
+
+    /// How many answers were thrown away so far.
+    pub fn swallowed(&self) -> u32 {
+        self.swallow.done.load(Ordering::SeqCst)
     }
 }
 
 async fn serve(
     client: TcpStream,
     server: &PgConnectOptions,
-    swallow: &AtomicU32,
+    swallow: &Swallow,
 ) -> std::io::Result<()> {
     match server.get_socket() {
         Some(directory) => {
@@ -79,7 +101,7 @@ async fn serve(
     }
 }
 
-async fn pass_on<S>(client: TcpStream, server: S, swallow: &AtomicU32) -> std::io::Result<()>
+async fn pass_on<S>(client: TcpStream, server: S, swallow: &Swallow) -> std::io::Result<()>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
@@ -93,10 +115,7 @@ where
         let mut chunk = vec![0; CHUNK];
         loop {
             let length = from_server.read(&mut chunk).await?;
-            let swallowed = swallow
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-                .is_ok();
-            if length == 0 || swallowed {
+            if length == 0 || swallow.takes() {
                 return Ok(());
             }
             to_client.write_all(&chunk[..length]).await?;
