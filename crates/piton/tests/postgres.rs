@@ -385,6 +385,32 @@ async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Res
     .await
 }
 
+/// Step transactions, claims and reads that all need the only connection of the pool wait for each other, and end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_is_always_exhausted_delays_and_loses_nothing() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let slow = workflow("slow", async |n: Event<u32>, step: &Step| -> Result<u32> {
+        for i in 0..3 {
+            step.run_with(format!("step {i}"), |cx| async move {
+                cx.transaction().execute("SELECT pg_sleep(0.002)", ());
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(*n)
+    });
+    let engine = engine(scratch.options().connections(1)).await?.register(slow).start().await?;
+    let slow = engine.workflow::<u32, u32>("slow")?;
+    let mut created = Vec::new();
+    for n in 0..40 {
+        created.push(slow.create(n).await?);
+    }
+    for (n, instance) in (0..40).zip(created) {
+        assert_eq!(instance.result().await?, n);
+    }
+    engine.shutdown("5 seconds").await
+}
+
 // ---- the user's own SQL in a step's transaction ----
 
 #[tokio::test]
