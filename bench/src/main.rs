@@ -79,6 +79,10 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
+    /// Advance runs on this database until standard input ends: what `workers_1_to_4` starts
+    #[arg(long, value_name = "URL", hide = true)]
+    worker: Option<String>,
+
     #[command(flatten)]
     probe: Probe,
 }
@@ -131,6 +135,10 @@ async fn run(args: &Args) -> Result<ExitCode> {
         args.probe.run().await?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(url) = &args.worker {
+        workload::work(url).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = measure(args).await?;
     let missed = rows.iter().any(Row::is_missed);
     write_results(args.json.as_deref(), &rows)?;
@@ -159,7 +167,7 @@ async fn measure(args: &Args) -> Result<Vec<Row>> {
     let failed = |workload: &Workload| format!("workload {} failed", workload.name());
     match args.store {
         StoreKind::Sqlite => {
-            for workload in args.workloads() {
+            for workload in args.workloads().iter().filter(|workload| workload.is_for_sqlite()) {
                 let measured = workload.measure(&bench).await;
                 rows.push(measured.with_context(|| failed(workload))?);
             }

@@ -26,6 +26,10 @@ pub(crate) struct Plan {
     pub(crate) at_rest: usize,
     /// How long the idle engine is watched.
     pub(crate) idle: Duration,
+    /// Rounds of `workers_1_to_4`; each starts one, two and four workers.
+    pub(crate) workers_rounds: usize,
+    /// Instances that they share.
+    pub(crate) workers_instances: u64,
 }
 
 /// What the musts and aims of `sleepers_100k` are stated for.
@@ -44,6 +48,8 @@ impl Plan {
         sleepers: SLEEPERS_FULL,
         at_rest: 1_000_000,
         idle: Duration::from_secs(10),
+        workers_rounds: 3,
+        workers_instances: 6_000,
     };
 
     /// Good for a comparison while working; under one minute.
@@ -58,6 +64,8 @@ impl Plan {
         sleepers: 20_000,
         at_rest: 100_000,
         idle: Duration::from_secs(5),
+        workers_rounds: 2,
+        workers_instances: 2_000,
     };
 
     /// Shows that every workload works; its numbers mean nothing.
@@ -72,5 +80,7 @@ impl Plan {
         sleepers: 500,
         at_rest: 2_000,
         idle: Duration::from_secs(1),
+        workers_rounds: 1,
+        workers_instances: 50,
     };
 }

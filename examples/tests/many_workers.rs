@@ -1,12 +1,12 @@
-//! Real processes on PostgreSQL: three workers and one that only creates. Workers are killed, stopped beyond their lease and
-//! told to shut down while they are at it; every order is packed, and every item of it once.
+//! Real processes on PostgreSQL: three workers and one that only creates, all started at once on a new database. Workers are
+//! killed, stopped beyond their lease and told to shut down while they are at it; every order is packed, and every item of
+//! it once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use piton::sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, postgres::PgConnectOptions};
-
-const URL: &str = "PITON_TEST_POSTGRES_URL";
+use piton::sqlx::{ConnectOptions, Row, postgres::PgConnectOptions};
+use piton_testing::postgres::ScratchDatabase;
 
 /// Orders of one test; each takes five steps and five sleeps.
 const ORDERS: u32 = 150;
@@ -61,16 +61,8 @@ async fn wait_for(database: &PgConnectOptions, sql: &'static str, least: i64) {
 
 #[tokio::test]
 async fn orders_survive_workers_that_are_killed_stopped_and_deployed() {
-    let Ok(url) = std::env::var(URL) else {
-        eprintln!("SKIPPED: no PostgreSQL to test on; run `cargo xtask test`, or set {URL}");
-        return;
-    };
-    let server: PgConnectOptions = url.parse().expect("a URL");
-    let name = format!("piton_workers_{}", std::process::id());
-    let mut admin = server.connect().await.expect("connected");
-    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.expect("created");
-    let database = server.clone().database(&name);
-    let url = database.to_url_lossy().to_string();
+    let Some(scratch) = ScratchDatabase::new() else { return };
+    let (database, url) = (scratch.options(), scratch.url());
 
     let orders = ORDERS.to_string();
     let mut api = Process::start(&url, &["api", &orders]);
@@ -102,6 +94,6 @@ async fn orders_survive_workers_that_are_killed_stopped_and_deployed() {
     let steps = "SELECT count(*) FROM piton_step WHERE type = 'do' AND status = 'completed'";
     assert_eq!(count(&database, steps).await, each * 5);
     drop((api, workers));
-    let drop = format!("DROP DATABASE {name} WITH (FORCE)");
-    admin.execute(AssertSqlSafe(drop)).await.expect("dropped");
+    let report = piton_audit::audit(&url).expect("audited");
+    assert!(report.is_clean(), "{report}");
 }

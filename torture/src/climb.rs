@@ -1,11 +1,11 @@
 //! The workflow under load: steps, a sleep, a wait, a retry, two steps at once, and rows of its own.
 
-use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use piton::StepContext;
 use piton::prelude::*;
 
-use crate::ledger::Lines;
+use crate::ledger::{Files, Lines};
 
 /// The steps with a body in their order; those of one rank run at the same time. **When a step of a higher rank has
 /// begun, all of the lower ones are committed**, and must never be executed again in that run.
@@ -17,12 +17,12 @@ pub(crate) const WITH_ROW: [&str; 3] = ["pack", "right", "rest"];
 
 /// Where they write it. No constraint keeps a row from being there twice: that is for the verdict to see.
 pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS climbed (step TEXT NOT NULL)";
-const ROW: &str = "INSERT INTO climbed (step) VALUES (?1)";
+const ROW: &str = "INSERT INTO climbed (step) VALUES ($1)";
 
 pub(crate) const GO: &str = "go";
 
 pub(crate) struct Climb {
-    pub(crate) witness: Arc<Lines>,
+    witness: Lines,
 }
 
 impl Workflow for Climb {
@@ -42,11 +42,17 @@ impl Workflow for Climb {
 }
 
 impl Climb {
+    pub(crate) fn new(files: &Files) -> anyhow::Result<Self> {
+        Ok(Self { witness: Lines::open(&files.witness())? })
+    }
+
     /// A step whose first `failures` attempts fail.
     async fn step(&self, step: &Step, name: &str, failures: u32) -> Result<()> {
         let body = |cx: StepContext| async move {
             let key = cx.idempotency_key();
-            self.witness.add(&format!("{} {}", key.replace('/', " "), cx.attempt()));
+            let (words, attempt) = (key.replace('/', " "), cx.attempt());
+            let (process, now_ms) = (std::process::id(), now_ms());
+            self.witness.add(&format!("{words} {attempt} {process} {now_ms}"));
             if WITH_ROW.contains(&name) {
                 cx.transaction().execute(ROW, (key,));
             }
@@ -57,4 +63,11 @@ impl Climb {
         };
         step.run_with(name, body).retries(Retries::constant(5, 4)).await
     }
+}
+
+/// What the clock of this machine says, and so that of a server on it.
+#[expect(clippy::disallowed_methods, reason = "what really happened is noted in real time")]
+fn now_ms() -> u128 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis())
 }

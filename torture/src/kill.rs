@@ -41,22 +41,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         kill_one(directory.path(), life_ms)?;
         let counts = judge_copy(&files).with_context(|| kept(&directory, kill))?;
         if kill.is_multiple_of(20) || kill == args.kills {
-            println!("{kill:>6} kills: {}", told(&counts));
+            println!("{kill:>6} kills: {}", counts);
         }
     }
     finish(directory.path()).with_context(|| kept(&directory, args.kills))?;
     let counts = judge_copy(&files)?;
     ensure!(counts.live == 0, "STUCK: {} instances have not ended", counts.live);
-    println!("{} kills: 0 lost, 0 doubled, 0 stuck; {}", args.kills, told(&counts));
+    println!("{} kills: 0 lost, 0 doubled, 0 stuck; {}", args.kills, counts);
     Ok(())
-}
-
-fn told(counts: &Counts) -> String {
-    let Counts { acks, bodies, instances, live, steps, rows } = counts;
-    format!(
-        "{instances} instances ({live} live), {bodies} bodies executed, {steps} completed, {rows} rows of \
-         their own, {acks} acknowledgements"
-    )
 }
 
 /// What went wrong is worth a look: the files stay.

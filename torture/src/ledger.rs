@@ -23,7 +23,7 @@ impl Files {
         self.directory.join("load.db")
     }
 
-    /// Every execution of a body: `instance run step attempt`.
+    /// Every execution of a body: `workflow instance run step attempt process milliseconds`.
     pub(crate) fn witness(&self) -> PathBuf {
         self.directory.join("witness")
     }
@@ -31,6 +31,11 @@ impl Files {
     /// Every acknowledged call of a client, see [`Ack`].
     pub(crate) fn acks(&self) -> PathBuf {
         self.directory.join("acks")
+    }
+
+    /// Which process is which runner: `process runner`.
+    pub(crate) fn runners(&self) -> PathBuf {
+        self.directory.join("runners")
     }
 }
 

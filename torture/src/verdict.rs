@@ -1,9 +1,11 @@
 //! The verdict over a database: what was told to the outside is in it, what was executed fits, the audit is clean.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use piton::sqlx::{self, PgConnection, Row};
 use rusqlite::Connection;
 
 use crate::climb::{RANKS, WITH_ROW};
@@ -18,6 +20,19 @@ pub(crate) struct Counts {
     pub(crate) live: usize,
     pub(crate) steps: usize,
     pub(crate) rows: usize,
+    /// Bodies that a runner executed after it had lost the run.
+    pub(crate) stale: usize,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { acks, bodies, instances, live, steps, rows, stale: _ } = self;
+        write!(
+            f,
+            "{instances} instances ({live} live), {bodies} bodies executed, {steps} completed, {rows} rows of \
+             their own, {acks} acknowledgements"
+        )
+    }
 }
 
 /// What the database says, as far as it matters here.
@@ -32,6 +47,16 @@ pub(crate) struct State {
     rows: Vec<String>,
 }
 
+/// The questions that make a [`State`]; SQLite and PostgreSQL understand them alike.
+const INSTANCES: &str = "SELECT instance_id, run_number, status FROM piton_instance";
+const EVENTS: &str = "\
+    SELECT i.instance_id, e.idempotency_key FROM piton_event e
+    JOIN piton_instance i ON i.key = e.instance_key WHERE e.idempotency_key IS NOT NULL";
+const COMPLETED: &str = "\
+    SELECT i.instance_id, s.run_number, s.name, s.attempts FROM piton_step s
+    JOIN piton_instance i ON i.key = s.instance_key WHERE s.type = 'do' AND s.status = 'completed'";
+const ROWS: &str = "SELECT step FROM climbed";
+
 impl State {
     pub(crate) fn read(database: &Path) -> Result<Self> {
         let db = Connection::open(database)?;
@@ -45,30 +70,42 @@ impl State {
             let (instances, events) = (BTreeMap::new(), BTreeSet::new());
             return Ok(Self { instances, events, completed: BTreeMap::new(), rows: Vec::new() });
         }
-        let instances =
-            rows(&db, "SELECT instance_id, run_number, status FROM piton_instance", |row| {
-                Ok((row.get(0)?, (row.get(1)?, row.get(2)?)))
-            })?;
-        let events = rows(
-            &db,
-            "SELECT i.instance_id, e.idempotency_key FROM piton_event e
-             JOIN piton_instance i ON i.key = e.instance_key WHERE e.idempotency_key IS NOT NULL",
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?;
-        let completed = rows(
-            &db,
-            "SELECT i.instance_id, s.run_number, s.name, s.attempts FROM piton_step s
-             JOIN piton_instance i ON i.key = s.instance_key
-             WHERE s.type = 'do' AND s.status = 'completed'",
-            |row| Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get(3)?)),
-        )?;
-        let rows = rows(&db, "SELECT step FROM climbed", |row| row.get(0))?;
+        let instances = rows(&db, INSTANCES, |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?;
+        let events = rows(&db, EVENTS, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let completed =
+            rows(&db, COMPLETED, |row| Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get(3)?)))?;
+        let rows = rows(&db, ROWS, |row| row.get(0))?;
         Ok(Self {
             instances: instances.into_iter().collect(),
             events: events.into_iter().collect(),
             completed: completed.into_iter().collect(),
             rows,
         })
+    }
+
+    pub(crate) async fn read_postgres(db: &mut PgConnection) -> Result<Self> {
+        let mut state = Self {
+            instances: BTreeMap::new(),
+            events: BTreeSet::new(),
+            completed: BTreeMap::new(),
+            rows: Vec::new(),
+        };
+        for row in sqlx::query(INSTANCES).fetch_all(&mut *db).await? {
+            let run = u32::try_from(row.get::<i32, _>(1))?;
+            state.instances.insert(row.get(0), (run, row.get(2)));
+        }
+        for row in sqlx::query(EVENTS).fetch_all(&mut *db).await? {
+            state.events.insert((row.get(0), row.get(1)));
+        }
+        for row in sqlx::query(COMPLETED).fetch_all(&mut *db).await? {
+            let run = u32::try_from(row.get::<i32, _>(1))?;
+            let attempts = u32::try_from(row.get::<i64, _>(3))?;
+            state.completed.insert((row.get(0), run, row.get(2)), attempts);
+        }
+        for row in sqlx::query(ROWS).fetch_all(&mut *db).await? {
+            state.rows.push(row.get(0));
+        }
+        Ok(state)
     }
 
     /// Every acknowledged call has its effect (I8).
@@ -114,13 +151,20 @@ impl State {
     }
 
     /// What was executed fits what is recorded: every result comes from a body (P3), and no body ran after it was
-    /// known to be committed (P2).
-    fn check_witness(&self, witness: &[Executed]) -> Result<()> {
+    /// known to be committed (P2), but for runners that had lost the run and did not know it yet. How many of those
+    /// there were.
+    fn check_witness(&self, witness: &[Executed], claims: &Claims) -> Result<usize> {
         let mut highest: BTreeMap<(&str, u32), u32> = BTreeMap::new();
         let mut executed = BTreeSet::new();
-        for Executed { id, run, step, attempt } in witness {
+        let mut stale = 0;
+        for body in witness {
+            let Executed { id, run, step, attempt, .. } = body;
             let rank = RANKS.iter().find(|(name, _)| name == step).map_or(0, |(_, rank)| *rank);
             let highest = highest.entry((id, *run)).or_default();
+            if rank < *highest && claims.had_lost(body) {
+                stale += 1;
+                continue;
+            }
             ensure!(
                 rank >= *highest,
                 "DOUBLED: {step} of {id} run {run} was executed again after a later step had begun"
@@ -132,7 +176,7 @@ impl State {
             let seen = executed.contains(&(id.clone(), *run, step.clone(), *attempts));
             ensure!(seen, "{step} of {id} run {run} is completed and was never executed");
         }
-        Ok(())
+        Ok(stale)
     }
 
     fn live(&self) -> usize {
@@ -157,28 +201,93 @@ pub(crate) struct Executed {
     run: u32,
     step: String,
     attempt: u32,
+    process: u32,
+    at_ms: i64,
 }
 
 impl Executed {
-    /// Reads `climb instance run step attempt`; the last line of a killed process may be cut short.
+    /// Reads a line of the witness; the last line of a killed process may be cut short.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ').skip(1);
         let (id, run) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         let (step, attempt) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
-        Some(Self { id, run, step, attempt })
+        let (process, at_ms) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self { id, run, step, attempt, process, at_ms })
+    }
+}
+
+/// Who held which run when: only a runner that had been replaced may still execute what others have recorded.
+#[derive(Default)]
+pub(crate) struct Claims(BTreeMap<(String, u32), Vec<Claim>>);
+
+/// One claim of a run.
+struct Claim {
+    process: u32,
+    epoch: u64,
+    at_ms: i64,
+}
+
+/// Every claim tells of itself in the log.
+const CLAIMS: &str = "\
+    SELECT i.instance_id, l.run_number, l.message, l.created_at FROM piton_log l
+    JOIN piton_instance i ON i.key = l.instance_key
+    WHERE l.category = 'system' AND l.message LIKE '%claimed by %'";
+
+impl Claims {
+    /// `runners` says which process is which runner.
+    pub(crate) async fn read_postgres(db: &mut PgConnection, runners: &str) -> Result<Self> {
+        let processes: BTreeMap<&str, u32> = runners
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(process, runner)| Some((runner, process.parse().ok()?)))
+            .collect();
+        let mut claims = Self::default();
+        for row in sqlx::query(CLAIMS).fetch_all(db).await? {
+            let message: &str = row.get(2);
+            let (_, told) = message.split_once("claimed by ").context("it says by whom")?;
+            let (runner, epoch) = told.split_once(" (epoch ").context("it says which epoch")?;
+            // One that was killed between its first claim and its first word to us executed nothing either.
+            let Some(process) = processes.get(runner) else { continue };
+            let claim = Claim {
+                process: *process,
+                epoch: epoch.trim_end_matches(')').parse()?,
+                at_ms: row.get(3),
+            };
+            let run = u32::try_from(row.get::<i32, _>(1))?;
+            claims.0.entry((row.get(0), run)).or_default().push(claim);
+        }
+        Ok(claims)
+    }
+
+    /// Whether somebody else had claimed the run after the process that executed this.
+    fn had_lost(&self, body: &Executed) -> bool {
+        let known = self.0.get(&(body.id.clone(), body.run));
+        let before = || known.into_iter().flatten().filter(|claim| claim.at_ms <= body.at_ms);
+        let own = before().filter(|claim| claim.process == body.process).map(|claim| claim.epoch);
+        before().map(|claim| claim.epoch).max() > own.max()
     }
 }
 
 /// Judges a database that nobody uses by what was told and what was done.
 pub(crate) fn judge(database: &Path, acks: &str, witness: &str) -> Result<Counts> {
+    let counts = judge_state(&State::read(database)?, &Claims::default(), acks, witness)?;
+    check_audit(database)?;
+    Ok(counts)
+}
+
+/// Judges what a database says by what was told and what was done.
+pub(crate) fn judge_state(
+    state: &State,
+    claims: &Claims,
+    acks: &str,
+    witness: &str,
+) -> Result<Counts> {
     let acks: Vec<Ack> = acks.lines().filter_map(Ack::parse).collect();
     let witness: Vec<Executed> = witness.lines().filter_map(Executed::parse).collect();
-    let state = State::read(database)?;
     state.check_acks(&acks)?;
     state.check_rows()?;
-    state.check_witness(&witness)?;
-    check_audit(database)?;
     Ok(Counts {
+        stale: state.check_witness(&witness, claims)?,
         acks: acks.len(),
         bodies: witness.len(),
         instances: state.instances.len(),
@@ -189,7 +298,7 @@ pub(crate) fn judge(database: &Path, acks: &str, witness: &str) -> Result<Counts
 }
 
 pub(crate) fn check_audit(database: &Path) -> Result<()> {
-    let report = piton_audit::audit(database).context("the audit failed")?;
+    let report = piton_audit::audit_file(database).context("the audit failed")?;
     ensure!(report.is_clean(), "the audit found something:\n{report}");
     Ok(())
 }
@@ -227,15 +336,31 @@ mod tests {
         State { rows: Vec::new(), ..state() }.check_rows().expect_err("lost");
     }
 
+    fn witness(lines: &[&str]) -> Vec<Executed> {
+        lines.iter().filter_map(|line| Executed::parse(line)).collect()
+    }
+
     #[test]
     fn a_body_that_ran_after_its_commit_is_seen() {
-        let witness = |lines: &[&str]| -> Vec<Executed> {
-            lines.iter().filter_map(|line| Executed::parse(line)).collect()
+        let check = |lines: &[&str]| state().check_witness(&witness(lines), &Claims::default());
+        check(&["climb a 0 pack 1 7 10", "climb a 0 pack 1 7 11", "climb a 0 climb 1 7 12"])
+            .expect("a repeat before the next step begins");
+        check(&["climb a 0 pack 1 7 10", "climb a 0 climb 1 7 11", "climb a 0 pack 1 7 12"])
+            .expect_err("again after the next step began");
+        check(&[]).expect_err("completed and never executed");
+    }
+
+    #[test]
+    fn only_a_runner_that_had_lost_the_run_may_lag_behind() {
+        let claim = |process, epoch, at_ms| Claim { process, epoch, at_ms };
+        let held = vec![claim(7, 1, 9), claim(8, 2, 12), claim(7, 3, 20)];
+        let claims = Claims([(("a".to_owned(), 0), held)].into());
+        let check = |last| {
+            let lines = ["climb a 0 pack 1 7 10", "climb a 0 climb 1 8 13", last];
+            state().check_witness(&witness(&lines), &claims)
         };
-        let fine = witness(&["climb a 0 pack 1", "climb a 0 pack 1", "climb a 0 climb 1"]);
-        state().check_witness(&fine).expect("a repeat before the next step begins");
-        let again = witness(&["climb a 0 pack 1", "climb a 0 climb 1", "climb a 0 pack 1"]);
-        state().check_witness(&again).expect_err("again after the next step began");
-        state().check_witness(&[]).expect_err("completed and never executed");
+        assert_eq!(check("climb a 0 pack 1 7 14").expect("it had lost the run"), 1);
+        check("climb a 0 pack 1 8 14").expect_err("the holder");
+        check("climb a 0 pack 1 7 21").expect_err("the holder again");
     }
 }

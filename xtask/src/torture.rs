@@ -13,12 +13,23 @@ use crate::stages::Stages;
 /// A process with steps, sleeps, events, retries, step transactions, pauses, restarts and terminates is killed with
 /// SIGKILL and started again. After each kill what its clients were told, what its bodies did and what the database has
 /// are compared, and the audit is run. At the end everything must have ended.
+///
+/// On PostgreSQL three workers and an API process share a private server. Workers are killed, or stopped beyond their
+/// lease; the server is restarted every few seconds; connections are cut, also after COMMIT was sent. What was told, done
+/// and stored is compared at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask torture --kills 500         a few minutes
-  cargo xtask torture --kills 20 --seed 7 another plan of kills")]
+  cargo xtask torture --kills 20 --seed 7 another plan of kills
+  cargo xtask torture --store postgres --kills 100 --instances 5000")]
 pub(crate) struct KillArgs {
+    /// Torture this store: `sqlite` or `postgres`
+    #[arg(long, default_value = "sqlite", value_parser = ["sqlite", "postgres"])]
+    store: String,
+    /// How many instances to bring to their end, on PostgreSQL
+    #[arg(long, default_value_t = 5_000)]
+    instances: u32,
     /// How often to kill
     #[arg(long, default_value_t = 100)]
     kills: u32,
@@ -46,9 +57,14 @@ pub(crate) struct PowerArgs {
 }
 
 pub(crate) fn kill(args: &KillArgs, stages: &mut Stages) -> Result<()> {
-    let KillArgs { kills, seed } = args;
-    stages.run("torture", || {
-        run_with(["kill", "--kills", &kills.to_string(), "--seed", &seed.to_string()])
+    let (kills, seed) = (args.kills.to_string(), args.seed.to_string());
+    let plan = ["--kills", &kills, "--seed", &seed];
+    stages.run("torture", || match args.store.as_str() {
+        "postgres" => {
+            let instances = args.instances.to_string();
+            run_with(["many", "--instances", &instances].iter().chain(&plan))
+        }
+        _ => run_with(["kill"].iter().chain(&plan)),
     })
 }
 

@@ -8,6 +8,7 @@ mod postgres;
 mod sleepers;
 mod starts;
 mod throughput;
+mod workers;
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,7 @@ use crate::report::Row;
 
 pub(crate) use at_rest::Probe;
 pub(crate) use postgres::PostgresServer;
+pub(crate) use workers::work;
 
 /// Under which name the store appears in the results.
 const STORE: &str = "sqlite";
@@ -38,6 +40,7 @@ pub(crate) enum Workload {
     Sleepers,
     AtRest,
     HttpCreate,
+    Workers,
 }
 
 impl Workload {
@@ -51,6 +54,7 @@ impl Workload {
             Workload::Sleepers => "sleepers_100k",
             Workload::AtRest => "at_rest_1m",
             Workload::HttpCreate => "http_create",
+            Workload::Workers => "workers_1_to_4",
         }
     }
 
@@ -66,6 +70,7 @@ impl Workload {
             Workload::HttpCreate => {
                 "instances created over 64 connections, against an empty handler"
             }
+            Workload::Workers => "10-step workflows, 1, 2 and 4 worker processes, PostgreSQL only",
         }
     }
 
@@ -75,9 +80,15 @@ impl Workload {
             Workload::Throughput256
             | Workload::Throughput64
             | Workload::Latency
-            | Workload::EventToStep => true,
+            | Workload::EventToStep
+            | Workload::Workers => true,
             Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => false,
         }
+    }
+
+    /// Whether it is measured on SQLite, which one process has for itself.
+    pub(crate) fn is_for_sqlite(self) -> bool {
+        self != Workload::Workers
     }
 
     /// Measures it on PostgreSQL.
@@ -91,6 +102,7 @@ impl Workload {
             Workload::Throughput64 => postgres::throughput(bench, server, self.name(), 64).await,
             Workload::Latency => postgres::latency(bench, server, self.name()).await,
             Workload::EventToStep => postgres::event(bench, server, self.name()).await,
+            Workload::Workers => workers::measure(bench, server, self.name()).await,
             Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => {
                 anyhow::bail!("{} is not measured on PostgreSQL", self.name())
             }
@@ -107,6 +119,7 @@ impl Workload {
             Workload::Sleepers => sleepers::measure(bench, self.name()).await,
             Workload::AtRest => at_rest::measure(bench, self.name()).await,
             Workload::HttpCreate => http::measure(bench, self.name()).await,
+            Workload::Workers => anyhow::bail!("{} is not measured on SQLite", self.name()),
         }
     }
 }
@@ -121,6 +134,7 @@ impl ValueEnum for Workload {
             Workload::Sleepers,
             Workload::AtRest,
             Workload::HttpCreate,
+            Workload::Workers,
         ]
     }
 

@@ -20,7 +20,7 @@ use crate::raw::ROWS_PER_TRANSACTION;
 use crate::report::{Figure, Goal, Row};
 use crate::{process, stats, timer};
 
-const STORE: &str = "postgres";
+pub(super) const STORE: &str = "postgres";
 
 /// Pairs of the latency workload that are not counted: caches fill.
 const WARM_UP: usize = 10;
@@ -63,7 +63,7 @@ impl PostgresServer {
         Ok(PostgresServer { options, version, settings: settings.join(", "), databases })
     }
 
-    async fn database(&self) -> Result<PostgresDatabase> {
+    pub(super) async fn database(&self) -> Result<PostgresDatabase> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("piton_bench_{}_{number}", std::process::id());
         let mut conn = self.options.connect().await?;
@@ -73,13 +73,13 @@ impl PostgresServer {
 }
 
 /// A fresh database.
-struct PostgresDatabase {
+pub(super) struct PostgresDatabase {
     server: PgConnectOptions,
     name: String,
 }
 
 impl PostgresDatabase {
-    fn options(&self) -> PgConnectOptions {
+    pub(super) fn options(&self) -> PgConnectOptions {
         self.server.clone().database(&self.name)
     }
 
@@ -88,7 +88,7 @@ impl PostgresDatabase {
         Engine::builder(self.options().to_url_lossy().to_string())
     }
 
-    async fn remove(self) -> Result<()> {
+    pub(super) async fn remove(self) -> Result<()> {
         let mut conn = self.server.connect().await?;
         conn.execute(AssertSqlSafe(format!("DROP DATABASE {} WITH (FORCE)", self.name))).await?;
         Ok(())

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use piton::prelude::*;
-use piton::{EngineBuilder, WorkflowHandle};
+use piton::{EngineBuilder, Registration, WorkflowHandle};
 use tokio::task::JoinSet;
 
 use super::{Bench, Database, PATIENCE, STORE};
@@ -22,6 +22,11 @@ pub(super) const STEPS: u64 = 10;
 
 /// How long the engine runs to make the rows that the ceiling copies.
 pub(super) const WARM_UP: Duration = Duration::from_millis(100);
+
+/// A workflow of ten steps that do nothing.
+pub(super) fn ten_steps_workflow() -> Registration {
+    workflow("ten_steps", ten_steps)
+}
 
 async fn ten_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
     let mut sum = *first;
@@ -148,8 +153,7 @@ pub(super) async fn engine_round(
     in_flight: usize,
     span: Duration,
 ) -> Result<Round> {
-    let engine =
-        engine.register(workflow("ten_steps", ten_steps)).concurrency(in_flight).start().await?;
+    let engine = engine.register(ten_steps_workflow()).concurrency(in_flight).start().await?;
     let ten_steps = engine.workflow::<u64, u64>("ten_steps")?;
     let (start, cpu) = (timer::now(), process::cpu_time());
     let mut clients = JoinSet::new();

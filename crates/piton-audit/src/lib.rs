@@ -5,7 +5,7 @@
 //! engine.
 //!
 //! ```no_run
-//! let report = piton_audit::audit("orders.db".as_ref())?;
+//! let report = piton_audit::audit("orders.db")?;
 //! print!("{report}");
 //! assert!(report.is_clean());
 //! # Ok::<(), piton_audit::AuditError>(())
@@ -15,24 +15,30 @@
 //! that writers were fenced (I2), that what was acknowledged is there (I8). Those are what `docs/reliability.md`
 //! has other means for.
 
+mod postgres;
 mod queries;
+mod sqlite;
 
+use std::error::Error;
 use std::fmt;
 use std::path::Path;
-
-use rusqlite::{Connection, OpenFlags, Transaction};
-
-use queries::{COUNTS, QUERIES, Query};
 
 /// How many violations of one invariant are told in words; the others are counted.
 const EXAMPLES_MAX: usize = 10;
 
 /// Why a database could not be checked.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot audit {path}: {source}")]
+#[error("cannot audit {place}: {source}")]
 pub struct AuditError {
-    path: String,
-    source: rusqlite::Error,
+    /// Never a whole URL: it may hold a password.
+    place: String,
+    source: Box<dyn Error + Send + Sync>,
+}
+
+impl AuditError {
+    fn new(place: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { place: place.into(), source: source.into() }
+    }
 }
 
 /// What an audit found.
@@ -66,65 +72,38 @@ impl Report {
     }
 }
 
+/// Checks a database: `orders.db`, `sqlite:orders.db` or `postgres://user@host/database`.
+///
+/// # Errors
+///
+/// If it cannot be read, or is not a Piton database.
+pub fn audit(database: &str) -> Result<Report, AuditError> {
+    match database.split_once(':') {
+        Some(("postgres" | "postgresql", _)) => audit_postgres(database, "public"),
+        Some(("sqlite", path)) => audit_file(path.strip_prefix("//").unwrap_or(path).as_ref()),
+        Some(("memory", "")) => {
+            Err(AuditError::new(database, "it is gone with the process that has it"))
+        }
+        Some(_) | None => audit_file(database.as_ref()),
+    }
+}
+
 /// Checks the database in a SQLite file.
 ///
 /// # Errors
 ///
 /// If the file cannot be read, or is not a Piton database.
-pub fn audit(path: &Path) -> Result<Report, AuditError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    // Opened for writing, because what a crash left in the log can only be read by a connection that may recover
-    // it; and then kept from writing anything else.
-    let open = || {
-        let mut connection = Connection::open_with_flags(path, flags)?;
-        connection.pragma_update(None, "query_only", true)?;
-        connection.busy_timeout(std::time::Duration::from_secs(10))?;
-        let transaction = connection.transaction()?;
-        check(&transaction)
-    };
-    open().map_err(|source| AuditError { path: path.display().to_string(), source })
+pub fn audit_file(path: &Path) -> Result<Report, AuditError> {
+    sqlite::audit(path).map_err(|error| AuditError::new(path.display().to_string(), error))
 }
 
-fn check(transaction: &Transaction<'_>) -> rusqlite::Result<Report> {
-    let mut findings = Vec::new();
-    findings.extend(check_file(transaction)?);
-    for query in QUERIES {
-        findings.extend(ask(transaction, query)?);
-    }
-    let mut counts = Vec::new();
-    for (table, sql) in COUNTS {
-        counts.push((*table, transaction.query_row(sql, [], |row| row.get(0))?));
-    }
-    Ok(Report { counts, questions: QUERIES.len() + 1, findings })
-}
-
-/// Each row of the answer is a violation, told in its only column.
-fn ask(transaction: &Transaction<'_>, query: &Query) -> rusqlite::Result<Option<Finding>> {
-    let mut statement = transaction.prepare(query.sql)?;
-    let mut rows = statement.query([])?;
-    let (mut violations, mut examples) = (0, Vec::new());
-    while let Some(row) = rows.next()? {
-        violations += 1;
-        if examples.len() < EXAMPLES_MAX {
-            examples.push(row.get(0)?);
-        }
-    }
-    let finding = Finding { invariant: query.invariant, rule: query.rule, violations, examples };
-    Ok((violations > 0).then_some(finding))
-}
-
-/// What SQLite itself has to say about the file.
-fn check_file(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Finding>> {
-    let mut statement = transaction.prepare("PRAGMA quick_check(10)")?;
-    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let examples: Vec<String> = lines.collect::<Result<_, _>>()?;
-    let finding = Finding {
-        invariant: "file",
-        rule: "the file is whole",
-        violations: examples.len() as u64,
-        examples: examples.clone(),
-    };
-    Ok((examples != ["ok"]).then_some(finding))
+/// Checks the tables in a schema of a PostgreSQL database. Blocks, and may be called from anywhere.
+///
+/// # Errors
+///
+/// If the server cannot be reached, or the schema has no tables of Piton.
+pub fn audit_postgres(url: &str, schema: &str) -> Result<Report, AuditError> {
+    postgres::audit(url, schema)
 }
 
 impl fmt::Display for Report {

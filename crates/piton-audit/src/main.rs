@@ -1,15 +1,20 @@
-//! `piton-audit FILE`: checks a database and says what it found.
+//! `piton-audit FILE`, `piton-audit postgres://… [SCHEMA]`: checks a database and says what it found.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    let (Some(file), None) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: piton-audit FILE");
-        return ExitCode::from(2);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let audited = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [database] => piton_audit::audit(database),
+        [url, schema] if url.starts_with("postgres") => piton_audit::audit_postgres(url, schema),
+        _ => {
+            eprintln!(
+                "usage: piton-audit FILE | piton-audit postgres://user@host/database [SCHEMA]"
+            );
+            return ExitCode::from(2);
+        }
     };
-    match piton_audit::audit(Path::new(&file)) {
+    match audited {
         Ok(report) => {
             print!("{report}");
             if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

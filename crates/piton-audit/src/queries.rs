@@ -1,7 +1,10 @@
-//! The questions. Each is plain SQL that SQLite and PostgreSQL understand, and returns one text per violation.
+//! The questions. Each is plain SQL that returns one text per violation; all but a few are the same for SQLite and
+//! PostgreSQL.
 //!
 //! No question reads a clock. Where "in the future" matters it means later than every time in the database,
 //! which errs on the side of silence.
+
+use crate::Finding;
 
 /// One question.
 pub(crate) struct Query {
@@ -10,6 +13,20 @@ pub(crate) struct Query {
     pub(crate) rule: &'static str,
     pub(crate) sql: &'static str,
 }
+
+impl Query {
+    /// What its answer means.
+    pub(crate) fn finding(&self, violations: u64, examples: Vec<String>) -> Option<Finding> {
+        let (invariant, rule) = (self.invariant, self.rule);
+        (violations > 0).then_some(Finding { invariant, rule, violations, examples })
+    }
+}
+
+/// What a SQLite file is asked.
+pub(crate) const SQLITE: [&[Query]; 2] = [QUERIES, SQLITE_ONLY];
+
+/// What a PostgreSQL database is asked.
+pub(crate) const POSTGRES: [&[Query]; 2] = [QUERIES, POSTGRES_ONLY];
 
 /// How many rows there are.
 pub(crate) const COUNTS: &[(&str, &str)] = &[
@@ -20,7 +37,7 @@ pub(crate) const COUNTS: &[(&str, &str)] = &[
     ("log lines", "SELECT count(*) FROM piton_log"),
 ];
 
-pub(crate) const QUERIES: &[Query] = &[
+const QUERIES: &[Query] = &[
     Query {
         invariant: "I1",
         rule: "a run has one row per step name",
@@ -81,12 +98,6 @@ pub(crate) const QUERIES: &[Query] = &[
                AND young.type = old.type AND young.seq > old.seq
               WHERE old.consumed_by IS NULL
               GROUP BY old.instance_key, old.run_number, old.type",
-    },
-    Query {
-        invariant: "I3",
-        rule: "the events of a run are numbered without a gap",
-        sql: "SELECT 'instance ' || instance_key || ' run ' || run_number || ': ' || count(*) || ' events up to ' || MAX(seq)
-              FROM piton_event GROUP BY instance_key, run_number HAVING count(*) <> MAX(seq) OR MIN(seq) <> 1",
     },
     Query {
         invariant: "I4",
@@ -202,12 +213,6 @@ pub(crate) const QUERIES: &[Query] = &[
     },
     Query {
         invariant: "I18",
-        rule: "the log of a run is numbered without a gap",
-        sql: "SELECT 'instance ' || instance_key || ' run ' || run_number || ': ' || count(*) || ' lines up to ' || MAX(seq)
-              FROM piton_log GROUP BY instance_key, run_number HAVING count(*) <> MAX(seq) OR MIN(seq) <> 1",
-    },
-    Query {
-        invariant: "I18",
         rule: "statuses, types and states are words that exist",
         sql: "SELECT 'instance ' || key || ' is ' || status FROM piton_instance
               WHERE status NOT IN ('active', 'waiting', 'paused', 'complete', 'errored', 'terminated')
@@ -216,5 +221,45 @@ pub(crate) const QUERIES: &[Query] = &[
               UNION ALL SELECT 'instance ' || instance_key || ': ' || name || ' is ' || status || ' ' || type FROM piton_step
               WHERE status NOT IN ('pending', 'waiting', 'completed', 'errored')
                  OR type NOT IN ('do', 'sleep', 'waitForEvent')",
+    },
+];
+
+/// Numbers are given by the one writer, without a gap.
+const SQLITE_ONLY: &[Query] = &[
+    Query {
+        invariant: "I3",
+        rule: "the events of a run are numbered without a gap",
+        sql: "SELECT 'instance ' || instance_key || ' run ' || run_number || ': ' || count(*) || ' events up to ' || MAX(seq)
+              FROM piton_event GROUP BY instance_key, run_number HAVING count(*) <> MAX(seq) OR MIN(seq) <> 1",
+    },
+    Query {
+        invariant: "I18",
+        rule: "the log of a run is numbered without a gap",
+        sql: "SELECT 'instance ' || instance_key || ' run ' || run_number || ': ' || count(*) || ' lines up to ' || MAX(seq)
+              FROM piton_log GROUP BY instance_key, run_number HAVING count(*) <> MAX(seq) OR MIN(seq) <> 1",
+    },
+];
+
+/// Numbers come from sequences, which have gaps where a transaction was rolled back. One that is behind its table, as
+/// after a restore that left it out, gives numbers that come before older ones, or are taken.
+const POSTGRES_ONLY: &[Query] = &[
+    Query {
+        invariant: "I3",
+        rule: "the next event gets a number behind all others",
+        sql: "SELECT 'event ' || e.id || ' has number ' || e.seq FROM piton_event e, piton_event_seq_seq s
+              WHERE e.seq > s.last_value",
+    },
+    Query {
+        invariant: "I18",
+        rule: "the next log line gets a number behind all others",
+        sql: "SELECT 'log line ' || l.id || ' has number ' || l.seq FROM piton_log l, piton_log_seq_seq s
+              WHERE l.seq > s.last_value",
+    },
+    Query {
+        invariant: "file",
+        rule: "every index is whole",
+        sql: "SELECT 'index ' || indexrelid::regclass || ' is not valid' FROM pg_index
+              WHERE NOT indisvalid AND indrelid IN (SELECT oid FROM pg_class
+                  WHERE relnamespace = current_schema()::regnamespace AND relname LIKE 'piton%')",
     },
 ];

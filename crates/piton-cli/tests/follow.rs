@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use crate::support::Server;
+use crate::support::{Database, Server};
 
 const LOGS: [&str; 6] = ["instances", "logs", "-w", "order", "-i", "order-1"];
 const PARAMS: &str = r#"{"item": "rope", "cents": 4200}"#;
@@ -28,7 +28,7 @@ fn order(server: &Server) {
 
 #[test]
 fn a_followed_log_has_each_line_once_across_a_restart_of_the_server_and_ends_with_the_instance() {
-    let mut server = Server::start();
+    let mut server = Server::start(Database::sqlite());
     order(&server);
     let mut command = server.piton(&LOGS);
     command.args(["--follow", "--retries", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -50,7 +50,7 @@ fn a_followed_log_has_each_line_once_across_a_restart_of_the_server_and_ends_wit
 
 #[test]
 fn a_wait_for_a_result_outlives_the_server() {
-    let mut server = Server::start();
+    let mut server = Server::start(Database::sqlite());
     order(&server);
     let mut command =
         server.piton(&["instances", "result", "-w", "order", "-i", "order-1", "--wait", "10m"]);
@@ -69,7 +69,7 @@ fn a_wait_for_a_result_outlives_the_server() {
 
 #[test]
 fn watching_tells_each_change_and_ends_with_the_instance() {
-    let server = Server::start();
+    let server = Server::start(Database::sqlite());
     order(&server);
     let mut command = server.piton(&["instances", "watch", "-w", "order", "-i", "order-1"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("piton starts");
@@ -85,7 +85,7 @@ fn watching_tells_each_change_and_ends_with_the_instance() {
 
 #[test]
 fn whoever_reads_only_the_beginning_is_no_error() {
-    let server = Server::start();
+    let server = Server::start(Database::sqlite());
     order(&server);
     let mut command = server.piton(&LOGS);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");

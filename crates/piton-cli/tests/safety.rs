@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::support::{Server, piton, run};
+use crate::support::{Database, Server, piton, run};
 
 /// A server that gives prepared answers, one connection each, and tells what it was asked.
 struct Mock {
@@ -163,7 +163,7 @@ fn a_server_that_is_not_there_or_not_piton_ends_with_3() {
 
 #[test]
 fn tokens_come_from_flags_the_environment_and_profiles_and_are_never_printed() {
-    let server = Server::start_with(&["--token", "s3cret-token"]);
+    let server = Server::start_with(Database::sqlite(), &["--token", "s3cret-token"]);
     let refused = server.run(&["workflows", "list"]);
     assert_eq!(refused.exit(), 1);
     assert!(

@@ -1,6 +1,15 @@
 //! What a user types and sees, from the first order to the last error.
 
-use crate::support::{Server, assert_snapshot, normal, run};
+use crate::support::{Database, Server, assert_snapshot, normal, on_both_stores, run};
+
+on_both_stores!(
+    an_order_from_creation_to_history,
+    steering_an_instance,
+    a_failure_and_why,
+    refusals_say_what_to_do_next,
+    all_pages_are_listed,
+    params_come_from_files_and_long_histories_are_whole_with_all,
+);
 
 const CREATE: [&str; 8] = [
     "instances",
@@ -18,9 +27,8 @@ fn check(name: &str, text: &str) {
     assert_snapshot(name, &normal(text));
 }
 
-#[test]
-fn an_order_from_creation_to_history() {
-    let server = Server::start();
+fn an_order_from_creation_to_history(database: Database) {
+    let server = Server::start(database);
     let mut story = server.transcript(&[
         "workflows list",
         "instances list",
@@ -51,9 +59,8 @@ fn an_order_from_creation_to_history() {
     assert_snapshot("order-history-sorted", &(lines.join("\n") + "\n"));
 }
 
-#[test]
-fn steering_an_instance() {
-    let server = Server::start();
+fn steering_an_instance(database: Database) {
+    let server = Server::start(database);
     server.run(&CREATE);
     server.until(&GET, "waiting for event");
     let steered = server.transcript(&[
@@ -84,9 +91,8 @@ fn steering_an_instance() {
     check("steer", &(steered + &after));
 }
 
-#[test]
-fn a_failure_and_why() {
-    let server = Server::start();
+fn a_failure_and_why(database: Database) {
+    let server = Server::start(database);
     let ops = r#"{"ops": [
         {"op": "do", "name": "call", "fail": 1, "message": "busy", "value": {"n": 1},
          "config": {"retries": {"limit": 3, "delay": "10 ms", "backoff": "constant"}}},
@@ -110,9 +116,8 @@ fn a_failure_and_why() {
     );
 }
 
-#[test]
-fn refusals_say_what_to_do_next() {
-    let server = Server::start();
+fn refusals_say_what_to_do_next(database: Database) {
+    let server = Server::start(database);
     server.run(&CREATE);
     check(
         "refusals",
@@ -132,9 +137,8 @@ fn refusals_say_what_to_do_next() {
     );
 }
 
-#[test]
-fn all_pages_are_listed() {
-    let server = Server::start();
+fn all_pages_are_listed(database: Database) {
+    let server = Server::start(database);
     for n in 0..3 {
         server.run(&["instances", "create", "-w", "order", "-i", &format!("o-{n}"), "-p", "null"]);
     }
@@ -158,9 +162,8 @@ fn all_pages_are_listed() {
     assert!(none.stderr.contains("no instances of `order` in that time"), "{}", none.stderr);
 }
 
-#[test]
-fn params_come_from_files_and_long_histories_are_whole_with_all() {
-    let server = Server::start();
+fn params_come_from_files_and_long_histories_are_whole_with_all(database: Database) {
+    let server = Server::start(database);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("params.json");
     let ops: Vec<String> =

@@ -4,40 +4,73 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use piton_testing::postgres::ScratchDatabase;
 use tempfile::TempDir;
 
 /// How often `until` looks before it gives up. Each look is a process of its own, so this is minutes.
 const LOOKS_MAX: usize = 5_000;
 
-/// Where the server keeps everything.
-fn database_url(folder: &Path) -> String {
-    format!("sqlite:{}", folder.join("demo.db").display())
+/// Where a server keeps everything.
+pub(crate) enum Database {
+    Sqlite(TempDir),
+    Postgres(ScratchDatabase),
 }
+
+impl Database {
+    pub(crate) fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("demo.db").display()),
+            Self::Postgres(database) => database.url(),
+        }
+    }
+}
+
+/// Makes a test of each function on a SQLite file, and on PostgreSQL where there is a server to test on.
+macro_rules! on_both_stores {
+    ($($test:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[test] fn $test() {
+                super::$test($crate::support::Database::sqlite());
+            })*
+        }
+        mod postgres {
+            $(#[test] fn $test() {
+                if let Some(database) = piton_testing::postgres::ScratchDatabase::new() {
+                    super::$test($crate::support::Database::Postgres(database));
+                }
+            })*
+        }
+    };
+}
+pub(crate) use on_both_stores;
 
 /// A `piton-demo` of its own for each test.
 pub(crate) struct Server {
     process: Child,
     address: String,
-    folder: TempDir,
+    database: Database,
     flags: Vec<String>,
 }
 
 impl Server {
-    pub(crate) fn start() -> Self {
-        Self::start_with(&[])
+    pub(crate) fn start(database: Database) -> Self {
+        Self::start_with(database, &[])
     }
 
-    pub(crate) fn start_with(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+    pub(crate) fn start_with(database: Database, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let (process, address) = spawn(folder.path(), "127.0.0.1:0", &flags);
-        Self { process, address, folder, flags }
+        let (process, address) = spawn(&database, "127.0.0.1:0", &flags);
+        Self { process, address, database, flags }
     }
 
     /// Ends it without warning, and starts it again at the same address with the same database.
     pub(crate) fn kill_and_start(&mut self) {
         self.kill();
-        let (process, _) = spawn(self.folder.path(), &self.address, &self.flags);
+        let (process, _) = spawn(&self.database, &self.address, &self.flags);
         self.process = process;
     }
 
@@ -91,9 +124,9 @@ impl Drop for Server {
     }
 }
 
-fn spawn(folder: &Path, listen: &str, flags: &[String]) -> (Child, String) {
+fn spawn(database: &Database, listen: &str, flags: &[String]) -> (Child, String) {
     let mut command = Command::new(demo());
-    command.args(["--listen", listen, "--database", &database_url(folder), "--log", "error"]);
+    command.args(["--listen", listen, "--database", &database.url(), "--log", "error"]);
     command.args(flags).stdout(Stdio::piped()).stdin(Stdio::null());
     let mut process = command.spawn().expect("piton-demo starts");
     let stdout = process.stdout.take().expect("its stdout is ours");

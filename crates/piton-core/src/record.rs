@@ -84,6 +84,34 @@ pub struct InstanceRecord {
     pub pause_requested: bool,
 }
 
+impl InstanceRecord {
+    /// An instance that was created a moment ago; it has started if it was leased at once.
+    pub fn created(
+        key: InstanceKey,
+        workflow: WorkflowName,
+        id: InstanceId,
+        params: Json,
+        now: Timestamp,
+        started_at: Option<Timestamp>,
+    ) -> Self {
+        Self {
+            key,
+            workflow,
+            id,
+            status: InstanceStatus::Active,
+            run: 0,
+            params,
+            output: None,
+            error: None,
+            created_at: now,
+            updated_at: now,
+            started_at,
+            completed_at: None,
+            pause_requested: false,
+        }
+    }
+}
+
 /// One durable step of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepRecord {

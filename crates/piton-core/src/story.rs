@@ -1,8 +1,10 @@
 //! The engine's own log lines: what happened to a run, told in one place so that every store and the
 //! runner tell it in the same words.
 
-use crate::record::{RecordedError, RunNumber};
-use crate::{InstanceStatus, Json, LogLevel, Span, StepName};
+use std::sync::{Arc, LazyLock};
+
+use crate::record::{LogLine, RecordedError, RunNumber, SYSTEM_CATEGORY};
+use crate::{InstanceStatus, Json, LogLevel, Span, StepName, Timestamp};
 
 /// A line of category `system` that is about to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +19,25 @@ pub struct SystemLine {
     pub attempt: Option<u32>,
     /// Structured detail.
     pub data: Option<Json>,
+}
+
+static SYSTEM: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(SYSTEM_CATEGORY));
+
+impl SystemLine {
+    /// The line as it is stored.
+    pub fn written(self, id: Arc<str>, now: Timestamp) -> LogLine {
+        LogLine {
+            id,
+            step: self.step,
+            attempt: self.attempt,
+            level: self.level,
+            category: Arc::clone(&SYSTEM),
+            message: self.message.into(),
+            data: self.data,
+            is_replay: false,
+            created_at: now,
+        }
+    }
 }
 
 fn line(level: LogLevel, message: impl Into<String>) -> SystemLine {

@@ -16,6 +16,9 @@ mod harness_builder;
 mod mocks;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub mod proxy;
 mod replay;
 pub mod runtime;
 pub mod scenario;

@@ -1,4 +1,4 @@
-//! A place on a PostgreSQL server for one test.
+//! A place on a PostgreSQL server for one test: a schema, or a database for tests with real processes.
 //!
 //! The server is the one named by `PITON_TEST_POSTGRES_URL`, which `cargo xtask test` sets after starting a private one.
 //! Each test has a schema of its own, which is dropped with the [`Scratch`].
@@ -9,7 +9,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use piton::runtime::Runtime;
-use piton::sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use piton::sqlx::postgres::PgConnectOptions;
+use piton::sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use piton::store::{Clock, PostgresOptions, PostgresStore, Store};
 
 /// Names the server that tests run on.
@@ -82,6 +83,66 @@ impl Scratch {
     }
 }
 
+/// A database that exists as long as this: for processes, which take a URL.
+pub struct ScratchDatabase {
+    server: PgConnectOptions,
+    name: String,
+}
+
+impl ScratchDatabase {
+    /// A database on the server that the environment names; `None` if it names none.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    pub fn new() -> Option<Self> {
+        let url = is_available().then(|| std::env::var(URL).ok()).flatten()?;
+        let server: PgConnectOptions = url.parse().expect("a URL");
+        let unique = RandomState::new().build_hasher().finish();
+        let name = format!("piton_test_{}_{unique:x}", std::process::id());
+        let made = blocking(server.clone(), format!("CREATE DATABASE {name}"));
+        made.expect("a database can be made");
+        Some(Self { server, name })
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        self.options().to_url_lossy().to_string()
+    }
+
+    /// How to connect to it.
+    pub fn options(&self) -> PgConnectOptions {
+        self.server.clone().database(&self.name)
+    }
+}
+
+impl fmt::Debug for ScratchDatabase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScratchDatabase({})", self.name)
+    }
+}
+
+impl Drop for ScratchDatabase {
+    fn drop(&mut self) {
+        // It goes with the server otherwise.
+        let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let _ = blocking(self.server.clone(), drop);
+    }
+}
+
+/// Runs a statement on a thread that may block.
+fn blocking(server: PgConnectOptions, sql: String) -> piton::Result<()> {
+    let working = std::thread::spawn(move || -> piton::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut conn = server.connect().await?;
+            conn.execute(AssertSqlSafe(sql)).await?;
+            Ok(())
+        })
+    });
+    working.join().expect("it does not panic")
+}
+
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scratch({})", self.schema)
@@ -89,21 +150,11 @@ impl fmt::Debug for Scratch {
 }
 
 impl Drop for Scratch {
-    /// Drops the schema, on a thread that may block.
     fn drop(&mut self) {
-        let (url, schema) = (std::mem::take(&mut self.url), std::mem::take(&mut self.schema));
-        let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let Ok(runtime) = runtime else { return };
-            runtime.block_on(async {
-                if let Ok(mut conn) = PgConnection::connect(&url).await {
-                    // A test that was cut off may still hold locks; its schema goes with the server.
-                    let drop =
-                        format!("SET lock_timeout = '2s'; DROP SCHEMA IF EXISTS {schema} CASCADE");
-                    let _ = conn.execute(AssertSqlSafe(drop)).await;
-                }
-            });
-        });
-        let _ = dropping.join();
+        let Ok(server) = self.url.parse() else { return };
+        // A test that was cut off may still hold locks; its schema goes with the server.
+        let schema = &self.schema;
+        let drop = format!("SET lock_timeout = '2s'; DROP SCHEMA IF EXISTS {schema} CASCADE");
+        let _ = blocking(server, drop);
     }
 }

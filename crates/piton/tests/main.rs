@@ -11,7 +11,6 @@ mod logs;
 mod parallel;
 mod postgres;
 mod programs;
-mod proxy;
 mod races;
 mod results;
 mod retries;

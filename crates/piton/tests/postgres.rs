@@ -8,14 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use piton::prelude::*;
-use piton::runtime::TokioRuntime;
+use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, Executor, PgConnection, Row};
-use piton::store::{PostgresOptions, PostgresStore, Store};
-use piton::{EngineBuilder, InstanceStatus};
+use piton::store::{
+    Boundary, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery, PostgresOptions,
+    PostgresStore, Store,
+};
+use piton::{EngineBuilder, InstanceStatus, Span};
+use piton_core::boundary::Next;
+use piton_core::record::RunKey;
+use piton_core::{InstanceId, Json, WorkflowName, story};
+use piton_testing::VirtualRuntime;
 use piton_testing::postgres::Scratch;
+use piton_testing::proxy::Proxy;
 use private_postgres::Stop;
-
-use crate::proxy::Proxy;
 
 async fn open(options: PostgresOptions) -> Result<Arc<dyn Store>> {
     Ok(PostgresStore::open(options, TokioRuntime::current()?).await?)
@@ -152,6 +158,44 @@ async fn without_notifications_the_poll_finds_everything() -> Result<()> {
     api.shutdown("5 seconds").await
 }
 
+/// Notifications off, on a virtual clock: work of another process is found by the poll, neither sooner nor later.
+#[tokio::test]
+async fn without_notifications_the_latency_is_the_poll_interval() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let clock = VirtualRuntime::new(7);
+    let api = Engine::builder_with_store(scratch.open(clock.clone()).await?);
+    let api = api.runtime(clock.clone()).register(workflow("one", one_step));
+    let api = api.no_runner().poll_interval(NEVER).start().await?;
+    let worker = Engine::builder_with_store(scratch.open(clock.clone()).await?);
+    let worker = worker.runtime(clock.clone()).register(workflow("one", one_step));
+    let worker = worker.lease("1 hour").poll_interval("10 seconds").start().await?;
+    // The poll has a jitter of up to a quarter, which is not nothing for this seed. Nothing else sleeps that long.
+    let polls = Span::literal("7.5 seconds")..Span::literal("10 seconds");
+    let asleep = || clock.next_sleep_at().is_some_and(|at| polls.contains(&at.since(clock.now())));
+    while !asleep() {
+        tokio::task::yield_now().await;
+    }
+    let instance = api.workflow::<(), u32>("one")?.create(()).await?;
+    let created_at = clock.now();
+    clock.advance(Span::literal("7.4 seconds"));
+    for _ in 0..5 {
+        assert_eq!(instance.describe().await?.started_at, None, "nobody was told");
+    }
+    clock.advance(Span::literal("2.6 seconds"));
+    while instance.status().await? != InstanceStatus::Complete {
+        tokio::task::yield_now().await;
+    }
+    let started_at = instance.describe().await?.started_at.expect("it has ended");
+    assert_eq!(started_at.since(created_at), Span::literal("10 seconds"));
+    assert_eq!(instance.result().await?, 1);
+    worker.shutdown("5 seconds").await?;
+    api.shutdown("5 seconds").await
+}
+
+async fn one_step(_: Event<()>, step: &Step) -> Result<u32> {
+    step.run("one", async { Ok(1) }).await
+}
+
 #[tokio::test]
 async fn a_shutdown_hands_its_runs_to_the_others_at_once() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
@@ -282,6 +326,47 @@ async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()>
     .await
 }
 
+/// A boundary that has nothing but log lines leaves no other trace by which it could be known again.
+#[tokio::test]
+async fn log_lines_of_a_commit_that_was_never_answered_are_there_once() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
+    let options = PostgresOptions::new(proxy.url()).schema(scratch.schema()).notify(false);
+    let store = open(options).await?;
+    let workflow = WorkflowName::from_stored("talk");
+    let created = store.create(CreateRequest {
+        workflow: workflow.clone(),
+        instances: vec![NewInstance { id: InstanceId::from_stored("a"), params: Json::null() }],
+        existing: Existing::Refuse,
+        lease: Some(Lease { runner: "runner".into(), span: Span::literal("1 hour") }),
+    });
+    let created = created.await.expect("created").remove(0);
+    let key = RunKey { instance: created.instance.key, run: 0, epoch: created.epoch };
+    let say = |id: &str| Boundary {
+        key,
+        mutations: Vec::new(),
+        steps: Vec::new(),
+        waits: Vec::new(),
+        logs: vec![story::released().written(id.into(), created.instance.created_at)],
+        next: Next::Continue { bodies_running: true },
+    };
+    // The first makes the statement known to the connection: then there is one answer, that of the commit.
+    store.commit(say("first")).await.expect("committed");
+    for message in ["second", "third", "fourth"] {
+        proxy.swallow_answers(1);
+        store.commit(say(message)).await.expect("looked up");
+        store.commit(say(&format!("after {message}"))).await.expect("committed");
+    }
+    let page =
+        PageQuery { instance: key.instance, run: 0, after: None, limit: 100, descending: false };
+    let logs = store.logs(page, LogFilter::default()).await.expect("read");
+    let ids: Vec<&str> = logs.iter().skip(1).map(|log| &*log.line.id).collect();
+    let expected =
+        ["first", "second", "after second", "third", "after third", "fourth", "after fourth"];
+    assert_eq!(ids, expected);
+    Ok(store.close().await?)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Result<()> {
     if !piton_testing::postgres::is_available() || private_postgres::Programs::find().is_none() {
@@ -298,6 +383,32 @@ async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Res
         Ok(())
     })
     .await
+}
+
+/// Step transactions, claims and reads that all need the only connection of the pool wait for each other, and end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_is_always_exhausted_delays_and_loses_nothing() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let slow = workflow("slow", async |n: Event<u32>, step: &Step| -> Result<u32> {
+        for i in 0..3 {
+            step.run_with(format!("step {i}"), |cx| async move {
+                cx.transaction().execute("SELECT pg_sleep(0.002)", ());
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(*n)
+    });
+    let engine = engine(scratch.options().connections(1)).await?.register(slow).start().await?;
+    let slow = engine.workflow::<u32, u32>("slow")?;
+    let mut created = Vec::new();
+    for n in 0..40 {
+        created.push(slow.create(n).await?);
+    }
+    for (n, instance) in (0..40).zip(created) {
+        assert_eq!(instance.result().await?, n);
+    }
+    engine.shutdown("5 seconds").await
 }
 
 // ---- the user's own SQL in a step's transaction ----

@@ -16,10 +16,13 @@ use piton_demo::{Tools, Witness, register};
 
 /// A server with a few workflows, to try Piton with nothing but curl.
 ///
-/// Everything is kept in one SQLite file: stop the server in the middle of anything, start it again, and it goes on.
+/// Everything is kept in one SQLite file, or in a PostgreSQL database that any number of servers may share: stop the server
+/// in the middle of anything, start it again, and it goes on.
 #[derive(Parser)]
 #[command(version, about, long_about)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Where to listen; port 0 takes any free one
     #[arg(long, env = "PITON_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
@@ -28,7 +31,8 @@ struct Args {
         long,
         env = "PITON_DATABASE",
         value_name = "URL",
-        default_value = "sqlite:piton-demo.db"
+        default_value = "sqlite:piton-demo.db",
+        global = true
     )]
     database: String,
     /// Answer only callers that send this token as `Authorization: Bearer TOKEN`
@@ -63,6 +67,12 @@ struct Args {
     log: LevelFilter,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Check the database, also while servers use it, and say what was found
+    Audit,
+}
+
 /// Between the signal and the end of waits for results: others have that long to finish undisturbed.
 const GRACE: Span = Span::literal("500 ms");
 
@@ -77,12 +87,22 @@ async fn main() -> Result<()> {
         "{} can be reached by others: set a token with --token, or say --insecure-no-auth",
         args.listen
     );
+    if let Some(Command::Audit) = args.command {
+        return audit(&args.database);
+    }
     let engine = start_engine(&args).await?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen))?;
     greet(&args, listener.local_addr()?);
     serve(&args, engine, listener).await
+}
+
+fn audit(database: &str) -> Result<()> {
+    let report = piton_audit::audit(database)?;
+    print!("{report}");
+    ensure!(report.is_clean(), "the database is not as it should be");
+    Ok(())
 }
 
 async fn start_engine(args: &Args) -> Result<Engine> {

@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use piton::Engine;
 use piton_demo::{Tools, register};
 use piton_http::Api;
+use piton_testing::postgres::ScratchDatabase;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -50,9 +51,17 @@ fn it_refuses_an_address_that_others_can_reach_unless_it_has_a_token() {
 #[test]
 fn it_says_where_it_listens_answers_there_and_shuts_down_on_a_signal() {
     let directory = tempfile::tempdir().unwrap();
-    let args = ["--listen", "127.0.0.1:0", "--database", "sqlite:demo.db"];
-    let mut demo = Demo(demo(directory.path(), &args).spawn().unwrap());
-    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
+    serve_and_audit(directory.path(), "sqlite:demo.db");
+    if let Some(database) = ScratchDatabase::new() {
+        serve_and_audit(directory.path(), &database.url());
+    }
+}
+
+/// Starts a server, asks it something, tells it to stop, and audits what it leaves.
+fn serve_and_audit(directory: &Path, database: &str) {
+    let args = ["--listen", "127.0.0.1:0", "--database", database];
+    let mut server = Demo(demo(directory, &args).spawn().unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
     let address = first.strip_prefix("listening on http://").unwrap().to_owned();
     assert_eq!(
@@ -67,9 +76,31 @@ fn it_says_where_it_listens_answers_there_and_shuts_down_on_a_signal() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
-    let signalled = Command::new("kill").arg(demo.0.id().to_string()).status().unwrap();
+    let signalled = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
     assert!(signalled.success());
-    assert!(demo.0.wait().unwrap().success(), "it ended as it should");
+    assert!(server.0.wait().unwrap().success(), "it ended as it should");
+
+    let audited = demo(directory, &["audit", "--database", database]).output().unwrap();
+    let found = String::from_utf8_lossy(&audited.stdout);
+    assert!(
+        audited.status.success() && found.ends_with("24 questions, nothing found\n"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_named_with_advice_and_without_its_password() {
+    let directory = tempfile::tempdir().unwrap();
+    for (database, advice) in [
+        ("postgres://ada:secret@127.0.0.1:1/nowhere", "check the URL"),
+        ("postgres:// /secret", "postgres://user:password@host/database"),
+        ("mysql://ada:secret@localhost/nowhere", "is no kind of database"),
+    ] {
+        let output = demo(directory.path(), &["--database", database]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(said.contains(advice) && !said.contains("secret"), "{said}");
+    }
 }
 
 /// Creates a playground instance in memory and, if it was taken, waits for its end.

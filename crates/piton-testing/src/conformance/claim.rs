@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use piton::store::{Action, Boundary, ClaimRequest};
+use piton::store::{Action, Boundary, ClaimAnswer, ClaimRequest};
 use piton_core::claim::{ClaimRules, NEW_WORK_WAIT_MAX, QUARANTINED, SUSPECT_CLAIMS};
+use piton_core::record::InstanceKey;
 use piton_core::{InstanceStatus, TaskState};
 
 use super::rows::*;
@@ -326,6 +327,60 @@ pub async fn suspects_are_claimed_one_at_a_time_by_those_who_ask_for_one(stage: 
     let answer = stage.store.claim(one).await.expect("answered");
     assert_eq!(answer.claimed[0].id, id("c"), "a suspect does not starve");
     assert_eq!(claim(false).await.0, ["b"], "a new run is above suspicion");
+}
+
+pub async fn one_instance_is_claimed_and_no_other(stage: Stage) {
+    stage.create("a").await;
+    let second = stage.create("b").await;
+    stage.advance_ms(7);
+    let answer = stage.claim_instance(second.key, true).await;
+    let ids: Vec<&str> = answer.claimed.iter().map(|run| run.id.as_str()).collect();
+    assert_eq!(ids, ["b"]);
+    assert_eq!(answer.claimed[0].task.lease_until, Some(stage.now().plus(LEASE)));
+    assert!(answer.next_due_at.expect("a is due") <= stage.now());
+    let again = stage.claim_instance(second.key, true).await;
+    assert!(again.claimed.is_empty(), "it is leased");
+    assert_eq!(stage.claim_ids(ALL).await, ["a"]);
+}
+
+pub async fn one_instance_that_is_not_due_is_not_claimed(stage: Stage) {
+    let sleeper = stage.sleeping("sleeps", 1_000).await;
+    let paused = stage.with_status("paused", InstanceStatus::Paused).await;
+    let ended = stage.with_status("ended", InstanceStatus::Complete).await;
+    for key in [sleeper, paused, ended] {
+        assert!(stage.claim_instance(key.instance, true).await.claimed.is_empty());
+    }
+    stage.advance_ms(1_000);
+    assert_eq!(stage.claim_instance(sleeper.instance, true).await.claimed.len(), 1);
+    // Its runner dies, and a pause that was asked for takes effect instead of the next claim.
+    stage.steer("sleeps", Action::Pause).await;
+    stage.advance_ms(LEASE.as_millis());
+    assert!(stage.claim_instance(sleeper.instance, true).await.claimed.is_empty());
+    assert_eq!(stage.status("sleeps").await, InstanceStatus::Paused);
+}
+
+pub async fn one_instance_that_is_a_suspect_is_claimed_by_those_who_ask_for_one(stage: Stage) {
+    let key = stage.create("a").await.key;
+    for _ in 0..SUSPECT_CLAIMS {
+        assert_eq!(stage.claim_instance(key, false).await.claimed.len(), 1);
+        stage.advance_ms(LEASE.as_millis());
+    }
+    assert!(stage.claim_instance(key, false).await.claimed.is_empty(), "set aside");
+    assert!(stage.claim_instance(key, false).await.claimed.is_empty(), "and passed over");
+    assert_eq!(stage.claim_instance(key, true).await.claimed.len(), 1);
+    stage.advance_ms(LEASE.as_millis());
+    let again = stage.claim_instance(key, true).await.claimed;
+    assert_eq!(again.len(), 1, "set aside and taken in one go");
+    assert_eq!(again[0].task.claims_without_progress, SUSPECT_CLAIMS + 2);
+}
+
+impl Stage {
+    /// Claims one instance, with no end to how often.
+    async fn claim_instance(&self, key: InstanceKey, suspects: bool) -> ClaimAnswer {
+        let rules = ClaimRules { lease: LEASE, claims_without_progress_max: u32::MAX };
+        let request = ClaimRequest { suspects, rules, ..claim_request("runner", 1) };
+        self.store.claim_instance(key, request).await.expect("answered")
+    }
 }
 
 pub async fn progress_clears_the_count_of_claims(stage: Stage) {

@@ -108,6 +108,19 @@ pub async fn a_refused_mutation_rolls_everything_back(stage: Stage) {
     assert_eq!(claimed, ["bystander", "child"]);
 }
 
+pub async fn a_refused_boundary_keeps_no_run_from_being_claimed(stage: Stage) {
+    let key = stage.leased("a").await;
+    for n in 0..20 {
+        let (receiver, bystander) = (format!("receiver-{n}"), format!("bystander-{n}"));
+        stage.create(&receiver).await;
+        stage.create(&bystander).await;
+        let refused = mutating(key, vec![send(&receiver), create_child("a")]);
+        let answer = stage.store.commit(refused).await;
+        assert!(matches!(answer, Err(StoreError::Mutation(_))), "{answer:?}");
+        assert_eq!(stage.claim_ids(ALL).await, [receiver, bystander]);
+    }
+}
+
 pub async fn a_wait_beside_a_transaction_is_registered_and_settled_by_the_next_boundary(
     stage: Stage,
 ) {

@@ -212,6 +212,10 @@ impl Store for FaultyStore {
         )
     }
 
+    fn claim_instance(&self, _: InstanceKey, _: ClaimRequest) -> Answer<ClaimAnswer> {
+        unreachable!("no simulated process ticks a single instance")
+    }
+
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
         self.read(move |store| store.load_steps(instance, run))
     }

@@ -165,17 +165,7 @@ fn check_category(asked: Option<String>, limits: &Limits) -> (Arc<str>, Option<S
 
 /// A line of the engine's own, with its id.
 pub(crate) fn system_line(ids: &Ids, line: SystemLine, now: Timestamp) -> LogLine {
-    LogLine {
-        id: ids.next("log"),
-        step: line.step,
-        attempt: line.attempt,
-        level: line.level,
-        category: Arc::from(SYSTEM_CATEGORY),
-        message: line.message.into(),
-        data: line.data,
-        is_replay: false,
-        created_at: now,
-    }
+    line.written(ids.next("log"), now)
 }
 
 /// Cuts a text at a character boundary.

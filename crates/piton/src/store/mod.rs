@@ -92,12 +92,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Like [`claim`](Self::claim), of one instance of the first of the given workflows and of no other: empty-handed
     /// if it is not due.
-    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
-        let _ = (instance, request);
-        let message = format!("a {} store cannot claim a single instance", self.kind());
-        let refused = Refusal::new(Code::ValidationError, message);
-        Box::pin(std::future::ready(Err(refused.into())))
-    }
+    fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer>;
 
     /// All steps of a run in order of position. A read.
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>>;

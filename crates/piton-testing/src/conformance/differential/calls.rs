@@ -101,7 +101,8 @@ impl Pair {
             0..15 => self.create(die).await,
             15..30 => self.send_event(die).await,
             30..42 => self.steer(die).await,
-            42..57 => self.claim(die).await,
+            42..54 => self.claim(die).await,
+            54..57 => self.claim_instance(die).await,
             57..61 => self.take_over().await,
             61..93 => self.commit(die).await,
             93..95 => self.renew().await,
@@ -174,6 +175,27 @@ impl Pair {
         };
         let ask = async |stage: &Stage| stage.store.claim(request.clone()).await;
         let answer = self.both(format!("{request:?}"), ask).await?;
+        self.remember_claimed(answer);
+        Ok(())
+    }
+
+    /// Claims one of the runs that are known, which may be held, at rest or over.
+    async fn claim_instance(&mut self, mut die: Die) -> Result<(), Difference> {
+        let Some(run) = self.pick_run(&mut die) else {
+            return Ok(());
+        };
+        let request = ClaimRequest {
+            runner: "runner".into(),
+            workflows: [run.workflow.clone()].into(),
+            wanted: 1,
+            suspects: die.pick(&[false, true]),
+            rules: rules(u32::MAX),
+        };
+        let ask = async |stage: &Stage| {
+            let key = run.key(stage).await;
+            stage.store.claim_instance(key.instance, request.clone()).await
+        };
+        let answer = self.both(format!("{request:?} of {run:?}"), ask).await?;
         self.remember_claimed(answer);
         Ok(())
     }

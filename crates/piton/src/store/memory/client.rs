@@ -6,7 +6,7 @@ use piton_core::boundary::{InstanceChange, TaskChange};
 use piton_core::lifecycle::{self, Change};
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord};
 use piton_core::story::SystemLine;
-use piton_core::{Code, InstanceId, InstanceStatus, Refusal, WorkflowName, story};
+use piton_core::{InstanceId, InstanceStatus, Refusal, WorkflowName, story};
 
 use super::reading;
 use super::state::next_number;
@@ -30,7 +30,7 @@ impl Transaction<'_> {
                 && ids.insert(instance.id.clone());
             match request.existing {
                 Existing::Refuse if !is_new => {
-                    return Err(already_exists(&request.workflow, &instance.id));
+                    return Err(Refusal::id_exists(&request.workflow, &instance.id));
                 }
                 Existing::Skip if !is_new => {}
                 Existing::Refuse | Existing::Skip => instances.push(instance),
@@ -52,7 +52,7 @@ impl Transaction<'_> {
         id: &InstanceId,
     ) -> Result<(), Refusal> {
         match self.state.key_of(workflow, id) {
-            Some(_) => Err(already_exists(workflow, id)),
+            Some(_) => Err(Refusal::id_exists(workflow, id)),
             None => Ok(()),
         }
     }
@@ -66,21 +66,9 @@ impl Transaction<'_> {
     ) -> Created {
         let now = self.now;
         let key = self.state.next_key();
-        self.state.insert(InstanceRecord {
-            key,
-            workflow: workflow.clone(),
-            id: instance.id,
-            status: InstanceStatus::Active,
-            run: 0,
-            params: instance.params,
-            output: None,
-            error: None,
-            created_at: now,
-            updated_at: now,
-            started_at: lease.map(|_| now),
-            completed_at: None,
-            pause_requested: false,
-        });
+        let (workflow, started_at) = (workflow.clone(), lease.map(|_| now));
+        let NewInstance { id, params } = instance;
+        self.state.insert(InstanceRecord::created(key, workflow, id, params, now, started_at));
         let task = lifecycle::first_task(now, lease.map(|lease| now.plus(lease.span)));
         self.put_task(key, task);
         if let Some(lease) = lease {
@@ -200,9 +188,4 @@ impl Transaction<'_> {
         let change = Change { task: TaskChange::Put(task), instance: Some(active) };
         (change, line)
     }
-}
-
-pub(super) fn already_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    let message = format!("workflow `{workflow}` has an instance `{id}` already");
-    Refusal::new(Code::InstanceIdAlreadyExists, message)
 }

@@ -11,7 +11,6 @@ use piton_core::{
     Code, InstanceStatus, Refusal, Span, TaskState, Timestamp, WorkflowName, lifecycle, story,
 };
 
-use super::client::already_exists;
 use super::transaction::Transaction;
 use crate::store::{
     Boundary, ClaimAnswer, ClaimRequest, ClaimedRun, Committed, Mutation, MutationError, Renewed,
@@ -187,7 +186,7 @@ impl Transaction<'_> {
                     if created.insert((workflow, &instance.id)) {
                         self.check_create(workflow, &instance.id)
                     } else {
-                        Err(already_exists(workflow, &instance.id))
+                        Err(Refusal::id_exists(workflow, &instance.id))
                     }
                 }
                 Mutation::SendEvent(event) if created.contains(&(&event.workflow, &event.id)) => {

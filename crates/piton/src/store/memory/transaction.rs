@@ -1,11 +1,9 @@
 //! One transaction: the state under the lock, the moment it happens at, and what to tell afterwards.
 
-use std::sync::Arc;
-
 use piton_core::boundary::{InstanceChange, TaskChange};
-use piton_core::record::{InstanceKey, LogLine, SYSTEM_CATEGORY, Task};
+use piton_core::record::{InstanceKey, Task};
 use piton_core::story::SystemLine;
-use piton_core::{Code, InstanceId, Refusal, TaskState, Timestamp, WorkflowName};
+use piton_core::{InstanceId, Refusal, TaskState, Timestamp, WorkflowName};
 
 use super::state::{Instance, State};
 use crate::runtime::Ids;
@@ -32,10 +30,7 @@ impl Transaction<'_> {
         workflow: &WorkflowName,
         id: &InstanceId,
     ) -> Result<InstanceKey, Refusal> {
-        self.state.key_of(workflow, id).ok_or_else(|| {
-            let message = format!("workflow `{workflow}` has no instance `{id}`");
-            Refusal::new(Code::InstanceNotFound, message)
-        })
+        self.state.key_of(workflow, id).ok_or_else(|| Refusal::no_instance(workflow, id))
     }
 
     pub(super) fn instance(&self, key: InstanceKey) -> &Instance {
@@ -92,17 +87,7 @@ impl Transaction<'_> {
 
     /// Adds a line of the engine's own to the log of the current run.
     pub(super) fn log(&mut self, key: InstanceKey, line: SystemLine) {
-        let line = LogLine {
-            id: self.ids.next("log"),
-            step: line.step,
-            attempt: line.attempt,
-            level: line.level,
-            category: Arc::from(SYSTEM_CATEGORY),
-            message: Arc::from(line.message),
-            data: line.data,
-            is_replay: false,
-            created_at: self.now,
-        };
+        let line = line.written(self.ids.next("log"), self.now);
         let instance = self.instance_mut(key);
         let run = instance.record.run;
         instance.current_run_mut().append_log(run, line);

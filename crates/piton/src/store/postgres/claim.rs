@@ -17,7 +17,7 @@ use super::log;
 use super::shared::Shared;
 use super::statements::{Db, params};
 use super::task::{self, Class, Row};
-use super::transaction::Transaction;
+use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Outcome, damaged_row};
 use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
 
@@ -120,7 +120,7 @@ pub(super) async fn claim(
     Ok(answer(&seen, claiming.claimed, left))
 }
 
-/// Claims one instance of the first of the workflows, if it is due.
+/// Claims one instance, if it is due.
 pub(super) async fn claim_instance(
     conn: &mut PgConnection,
     shared: &Shared,
@@ -128,25 +128,16 @@ pub(super) async fn claim_instance(
     request: &ClaimRequest,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
-    let mut database = conn.begin().await.map_err(Failure::from)?;
-    let db = Db { conn: &mut database, statements: &shared.statements };
-    let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &[instance]).await?;
-    let due = tx.task(instance).filter(|task| {
-        claim::is_due(task, tx.now) && tx.workflow(instance) == request.workflows.first()
-    });
-    let chosen: Vec<Row> = due
-        .zip(tx.workflow(instance).cloned())
-        .map(|(task, workflow)| Row { key: instance, workflow, task })
-        .into_iter()
-        .collect();
-    let (_, runs) = claim_all(&mut tx, &chosen, request, 1).await?;
-    let hints = std::mem::take(&mut tx.hints);
-    drop(tx);
-    database.commit().await.map_err(Failure::from)?;
-    note(shared, &runs, hints);
-    let seen = look(conn, shared, &names, 1).await?;
+    let mut claiming = Claiming { conn, shared, request, names: &names, claimed: Vec::new() };
+    // Once more, because it may have been set aside by this very claim.
+    for _ in 0..2 {
+        if claiming.claimed.is_empty() {
+            claiming.take(Choice::Instance(instance), 1).await?;
+        }
+    }
+    let seen = look(claiming.conn, shared, &names, 1).await?;
     let left = seen.resuming + seen.expired + seen.new;
-    Ok(answer(&seen, runs, left))
+    Ok(answer(&seen, claiming.claimed, left))
 }
 
 /// A claim under way.
@@ -156,6 +147,17 @@ struct Claiming<'c> {
     request: &'c ClaimRequest,
     names: &'c [&'c str],
     claimed: Vec<ClaimedRun>,
+}
+
+/// Which tasks a round may take.
+#[derive(Clone, Copy)]
+enum Choice<'c> {
+    /// What was seen to be due, in the order of the rules; so many are looked at.
+    Due(&'c Seen, usize),
+    /// The oldest suspect.
+    Suspect(Timestamp),
+    /// That of one instance.
+    Instance(InstanceKey),
 }
 
 impl Claiming<'_> {
@@ -174,7 +176,7 @@ impl Claiming<'_> {
             if wanted == 0 || due == 0 {
                 return Ok((seen, due));
             }
-            let taken = self.take(&seen, Room { wanted, limit }).await?;
+            let taken = self.take(Choice::Due(&seen, limit), wanted).await?;
             let done = taken.claimed + taken.unfit;
             if done == 0 && self.claimed.is_empty() && busy < BUSY_MAX {
                 pause(self.conn, self.shared, busy).await?;
@@ -190,41 +192,63 @@ impl Claiming<'_> {
         }
     }
 
-    /// Locks what may be taken, asks the rules about each, and commits what they say.
-    async fn take(&mut self, seen: &Seen, room: Room) -> Outcome<Taken> {
-        let mut database = self.conn.begin().await.map_err(Failure::from)?;
-        let mut db = Db { conn: &mut database, statements: &self.shared.statements };
-        let chosen = choose(&mut db, self.names, seen, room.limit).await?;
-        let mut tx = with_locks(db, self.shared, seen.now, &chosen);
-        let (taken, runs) = claim_all(&mut tx, &chosen, self.request, room.wanted).await?;
-        let hints = std::mem::take(&mut tx.hints);
-        drop(tx);
-        database.commit().await.map_err(Failure::from)?;
-        note(self.shared, &runs, hints);
-        self.claimed.extend(runs);
-        Ok(taken)
-    }
-
     /// Takes the oldest suspect, passing over those that are held or quarantined instead.
     async fn take_suspect(&mut self, now: Timestamp) -> Outcome<()> {
         for _ in 0..CLAIM_MAX {
-            let mut database = self.conn.begin().await.map_err(Failure::from)?;
-            let mut db = Db { conn: &mut database, statements: &self.shared.statements };
-            let mut chosen = task::take_due(&mut db, Class::Suspect, self.names, now, 1).await?;
-            chosen.truncate(1);
-            let mut tx = with_locks(db, self.shared, now, &chosen);
-            let (taken, runs) = claim_all(&mut tx, &chosen, self.request, 1).await?;
-            let hints = std::mem::take(&mut tx.hints);
-            drop(tx);
-            database.commit().await.map_err(Failure::from)?;
-            note(self.shared, &runs, hints);
-            self.claimed.extend(runs);
-            if taken.unfit == 0 {
+            if self.take(Choice::Suspect(now), 1).await?.unfit == 0 {
                 break;
             }
         }
         Ok(())
     }
+
+    /// Locks what may be taken, asks the rules about each, and commits what they say; at most `wanted` runs are leased.
+    async fn take(&mut self, choice: Choice<'_>, wanted: usize) -> Outcome<Taken> {
+        let (shared, request) = (self.shared, self.request);
+        let mut database = self.conn.begin().await.map_err(Failure::from)?;
+        let db = Db { conn: &mut database, statements: &shared.statements };
+        let (taken, runs, hints) = match take(db, shared, request, self.names, choice, wanted).await
+        {
+            Ok(taken) => taken,
+            Err(trouble) => {
+                roll_back(database).await;
+                return Err(trouble);
+            }
+        };
+        database.commit().await.map_err(Failure::from)?;
+        note(shared, &runs, hints);
+        self.claimed.extend(runs);
+        Ok(taken)
+    }
+}
+
+async fn take(
+    mut db: Db<'_>,
+    shared: &Shared,
+    request: &ClaimRequest,
+    names: &[&str],
+    choice: Choice<'_>,
+    wanted: usize,
+) -> Outcome<(Taken, Vec<ClaimedRun>, Vec<Hint>)> {
+    let (mut tx, chosen) = match choice {
+        Choice::Due(seen, limit) => {
+            let chosen = choose(&mut db, names, seen, limit).await?;
+            (with_locks(db, shared, seen.now, &chosen), chosen)
+        }
+        Choice::Suspect(now) => {
+            let mut chosen = task::take_due(&mut db, Class::Suspect, names, now, 1).await?;
+            chosen.truncate(1);
+            (with_locks(db, shared, now, &chosen), chosen)
+        }
+        Choice::Instance(key) => {
+            let tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;
+            let may = |row: &&Row| request.suspects || row.task.state != TaskState::Suspect;
+            let chosen = tx.row(key).filter(may).cloned().into_iter().collect();
+            (tx, chosen)
+        }
+    };
+    let (taken, runs) = claim_all(&mut tx, &chosen, request, wanted).await?;
+    Ok((taken, runs, std::mem::take(&mut tx.hints)))
 }
 
 /// Remembers what was committed, and tells of it.
@@ -279,13 +303,6 @@ async fn look(
         })
         .await?;
     seen.ok_or_else(|| damaged_row("piton_task", 0, "a look at it returned nothing"))
-}
-
-/// How many runs a round may lease, and how many tasks it may look at for that.
-#[derive(Clone, Copy)]
-struct Room {
-    wanted: usize,
-    limit: usize,
 }
 
 /// What one round took.
@@ -399,7 +416,7 @@ async fn lease_all(
                     story::claimed(runner, task.epoch)
                 }
             };
-            let line = log::system(tx.ids, line, tx.now);
+            let line = line.written(tx.ids.next("log"), tx.now);
             log::Line { instance: *key, run: task.run, line }
         })
         .collect();

@@ -13,7 +13,7 @@ use super::log::Line;
 use super::request::PlainBoundary;
 use super::transaction::Transaction;
 use super::trouble::Outcome;
-use super::{instance, step};
+use super::{instance, log, step};
 use crate::store::{Committed, Hint, RowState, WaitLook};
 
 /// The looks that the waits of a boundary take, in their order. None beside a transaction: its result comes first.
@@ -175,9 +175,14 @@ pub(super) async fn recorded(
         .iter()
         .any(|wait| wait.row == RowState::New && at(wait.record.position).is_some());
     let task = tx.task(key.instance);
+    let told = match boundary.logs.first() {
+        Some(line) => log::is_there(&mut tx.db, &key, line).await?,
+        None => false,
+    };
     let took_place = steps.iter().any(|there| *there)
         || !settled.is_empty()
         || registered
+        || told
         || has_left(tx, boundary, task.as_ref()).await?;
     let after = how_left(boundary, task.as_ref());
     Ok(took_place.then_some(Committed { now: tx.now, after, settled }))

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use piton_core::record::InstanceKey;
-use piton_core::{InstanceId, Span, WorkflowName};
+use piton_core::{InstanceId, Refusal, Span, WorkflowName};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::{mpsc, oneshot};
 
@@ -264,7 +264,7 @@ impl Committer {
         if let (Existing::Refuse, Some(first), true) =
             (create.existing, create.instances.first(), created.is_empty())
         {
-            return Err(instance::id_exists(&create.workflow, &first.id).into());
+            return Err(Refusal::id_exists(&create.workflow, &first.id).into());
         }
         let task = done.first_task(create);
         for created in &created {

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use piton_core::Refusal;
+
 use super::transaction::Transaction;
 use super::trouble::Outcome;
 use super::{group, instance};
@@ -16,10 +18,10 @@ pub(super) async fn create(
     if request.existing == Existing::Refuse {
         let mut seen = HashSet::new();
         if let Some(twice) = request.instances.iter().find(|new| !seen.insert(&new.id)) {
-            return Err(instance::id_exists(workflow, &twice.id).into());
+            return Err(Refusal::id_exists(workflow, &twice.id).into());
         }
         if let Some(id) = instance::find_existing(&mut tx.db, workflow, &request.instances).await? {
-            return Err(instance::id_exists(workflow, id).into());
+            return Err(Refusal::id_exists(workflow, id).into());
         }
     }
     let done = group::commit(&mut tx.db, tx.ids, Some(tx.now), &[], &[request]).await?;

@@ -1,14 +1,14 @@
 //! The rows of `piton_event`, and what the arrival of an event does.
 
 use piton_core::record::{EventRecord, InstanceKey, RunKey, RunNumber};
-use piton_core::{EventType, InstanceStatus, StepName, Timestamp, lifecycle};
+use piton_core::{EventType, InstanceStatus, Refusal, StepName, Timestamp, lifecycle};
 use sqlx::postgres::PgRow;
 
 use super::cells::{Cells, bigint, int};
 use super::statements::{Db, params};
+use super::text;
 use super::transaction::Transaction;
 use super::trouble::{Failure, Outcome};
-use super::{instance, text};
 use crate::store::{NewEvent, PageQuery};
 
 const TABLE: &str = "piton_event";
@@ -181,7 +181,7 @@ pub(super) async fn send(
     key: Option<InstanceKey>,
     new: &NewEvent,
 ) -> Outcome<EventRecord> {
-    let unknown = || instance::not_found(&new.workflow, &new.id);
+    let unknown = || Refusal::no_instance(&new.workflow, &new.id);
     let key = key.ok_or_else(unknown)?;
     if let Some(idempotency_key) = &new.idempotency_key {
         let params = params![key.0, text::stored(idempotency_key)];

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use piton_core::boundary::{self, After, Next, TaskChange, Written};
-use piton_core::record::{InstanceKey, RunKey, Task};
+use piton_core::record::{InstanceKey, InstanceRecord, RunKey, Task};
 use piton_core::{InstanceId, Json, TaskState, Timestamp, WorkflowName, lifecycle, story};
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
@@ -18,7 +18,7 @@ use super::clock::clock_ms;
 use super::request::PlainBoundary;
 use super::statements::Db;
 use super::trouble::{Failure, Outcome};
-use super::{instance, log, step};
+use super::{log, step};
 use crate::runtime::Ids;
 use crate::store::{CreateRequest, Created, Hint, RowState};
 
@@ -177,7 +177,15 @@ impl Done {
         let mut taken = std::collections::HashSet::new();
         let created = request.instances.iter().filter_map(|new| {
             let key = *self.fresh.get(&(request.workflow.clone(), new.id.clone()))?;
-            let instance = instance::fresh(key, &request.workflow, new, self.now, started_at);
+            let (workflow, id, params) = (&request.workflow, &new.id, &new.params);
+            let instance = InstanceRecord::created(
+                key,
+                workflow.clone(),
+                id.clone(),
+                params.clone(),
+                self.now,
+                started_at,
+            );
             taken.insert(key).then_some(Created { instance, epoch: task.epoch })
         });
         created.collect()

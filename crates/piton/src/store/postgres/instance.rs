@@ -2,7 +2,7 @@
 
 use piton_core::boundary::InstanceChange;
 use piton_core::record::{InstanceKey, InstanceRecord, RunNumber};
-use piton_core::{Code, InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
+use piton_core::{InstanceId, InstanceStatus, Json, Timestamp, WorkflowName};
 use sqlx::postgres::PgRow;
 
 use super::cells::{Cells, error_text, int};
@@ -91,16 +91,6 @@ const INSTANCE_RESTART: &str = "\
     UPDATE piton_instance SET status = 'active', run_number = $2, updated_at = $3, started_at = NULL,
         completed_at = NULL, output = NULL, error = NULL
     WHERE key = $1";
-
-pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    let message = format!("workflow `{workflow}` has no instance `{id}`");
-    Refusal::new(Code::InstanceNotFound, message)
-}
-
-pub(super) fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    let message = format!("workflow `{workflow}` has an instance `{id}` already");
-    Refusal::new(Code::InstanceIdAlreadyExists, message)
-}
 
 /// The keys of named instances, each at the place of its name; `None` where there is no such instance.
 pub(super) async fn keys(
@@ -261,29 +251,4 @@ pub(super) async fn restart(
 ) -> Result<(), Failure> {
     db.execute(INSTANCE_RESTART, params![key.0, int(run), now.as_millis()]).await?;
     Ok(())
-}
-
-/// The record of an instance that was inserted a moment ago.
-pub(super) fn fresh(
-    key: InstanceKey,
-    workflow: &WorkflowName,
-    new: &NewInstance,
-    now: Timestamp,
-    started_at: Option<Timestamp>,
-) -> InstanceRecord {
-    InstanceRecord {
-        key,
-        workflow: workflow.clone(),
-        id: new.id.clone(),
-        status: InstanceStatus::Active,
-        run: 0,
-        params: new.params.clone(),
-        output: None,
-        error: None,
-        created_at: now,
-        updated_at: now,
-        started_at,
-        completed_at: None,
-        pause_requested: false,
-    }
 }

@@ -1,11 +1,9 @@
 //! The rows of `piton_log`.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
 
-use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber, SYSTEM_CATEGORY};
-use piton_core::story::SystemLine;
-use piton_core::{Json, StepName, Timestamp};
+use piton_core::record::{InstanceKey, LogLine, LogRecord, RunKey, RunNumber};
+use piton_core::{Json, StepName};
 use sqlx::Arguments;
 use sqlx::postgres::{PgArguments, PgRow};
 
@@ -13,7 +11,6 @@ use super::cells::{Cells, int};
 use super::statements::{Db, params};
 use super::text;
 use super::trouble::{Failure, Outcome};
-use crate::runtime::Ids;
 use crate::store::{LogFilter, PageQuery};
 
 const TABLE: &str = "piton_log";
@@ -43,6 +40,9 @@ const LOG_INSERT: &str = concat!(
     rows!("$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11")
 );
 
+const LOG_IS_THERE: &str =
+    "SELECT count(*) FROM piton_log WHERE instance_key = $1 AND run_number = $2 AND id = $3";
+
 macro_rules! select_log {
     () => {
         "SELECT instance_key, run_number, seq, id, step_name, attempt, level, category, is_replay, created_at, message,
@@ -57,29 +57,12 @@ const LOG_PAGE: &str = concat!(select_log!(), " AND seq > $3 ORDER BY seq LIMIT 
 const LOG_PAGE_DESCENDING: &str =
     concat!(select_log!(), " AND seq < $3 ORDER BY seq DESC LIMIT $4");
 
-static SYSTEM: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(SYSTEM_CATEGORY));
-
 /// A line that is about to be stored, and where.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) instance: InstanceKey,
     pub(super) run: RunNumber,
     pub(super) line: LogLine,
-}
-
-/// A line of the engine's own.
-pub(super) fn system(ids: &Ids, line: SystemLine, now: Timestamp) -> LogLine {
-    LogLine {
-        id: ids.next("log"),
-        step: line.step,
-        attempt: line.attempt,
-        level: line.level,
-        category: SYSTEM.clone(),
-        message: line.message.into(),
-        data: line.data,
-        is_replay: false,
-        created_at: now,
-    }
 }
 
 /// Adds rows to the parameters of a statement, column by column.
@@ -119,6 +102,16 @@ pub(super) async fn insert(db: &mut Db<'_>, lines: &[Line]) -> Result<(), Failur
     bind(&mut params, lines.iter().map(|line| (line.instance, line.run, &line.line)))?;
     db.execute(LOG_INSERT, params).await?;
     Ok(())
+}
+
+/// Whether a line was stored. Reads the whole log of the run: for what almost never happens.
+pub(super) async fn is_there(db: &mut Db<'_>, key: &RunKey, line: &LogLine) -> Outcome<bool> {
+    let found = db
+        .one(LOG_IS_THERE, params![key.instance.0, int(key.run), &*line.id], |row| {
+            Ok(sqlx::Row::try_get::<i64, _>(row, 0).map_err(Failure::from)?)
+        })
+        .await?;
+    Ok(found.is_some_and(|count| count > 0))
 }
 
 pub(super) async fn page(

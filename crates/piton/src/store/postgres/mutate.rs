@@ -10,24 +10,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-use piton_core::record::InstanceKey;
+use piton_core::record::{InstanceKey, Task};
 use piton_core::{Code, InstanceId, WorkflowName, boundary};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo};
-use sqlx::{Acquire, AssertSqlSafe, Encode, PgPool, Postgres, Row, Type};
+use sqlx::{Acquire, AssertSqlSafe, Encode, PgConnection, PgPool, Postgres, Row, Type};
 
 use super::request::PlainBoundary;
 use super::shared::Shared;
 use super::statements::{Db, params};
-use super::transaction::Transaction;
+use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Fate, Outcome, Trouble, is_unique_violation, mutation_failed};
 use super::{commit, create, event, instance, task};
 use crate::pass::panic_error;
 use crate::store::{
-    Committed, CreateRequest, Existing, Mutation, MutationError, NewEvent, PostgresWork, SqlValue,
-    StoreError,
+    Committed, CreateRequest, Existing, Hint, Mutation, MutationError, NewEvent, PostgresWork,
+    SqlValue, StoreError,
 };
 
 /// Which transaction this is.
@@ -78,31 +78,54 @@ async fn try_commit(
 ) -> Result<Committed, Unfinished> {
     let mut conn = pool.acquire().await.map_err(Failure::from)?;
     let mut database = conn.begin().await.map_err(Failure::from)?;
-    let mut db = Db { conn: &mut database, statements: &shared.statements };
+    let written = match write(&mut database, shared, boundary, mutations).await {
+        Ok(written) => written,
+        Err(trouble) => {
+            roll_back(database).await;
+            return Err(trouble.into());
+        }
+    };
+    database.commit().await.map_err(|error| Unfinished::Commit(error.into()))?;
+    let left = written.left.as_ref().map(|(workflow, task)| (workflow, task));
+    shared.leases.refresh(boundary.key.instance, left);
+    shared.tell(written.hints);
+    Ok(written.committed)
+}
+
+/// What is to be committed, and told after it.
+struct Written {
+    committed: Committed,
+    hints: Vec<Hint>,
+    /// The run's own task as it is left.
+    left: Option<(WorkflowName, Task)>,
+}
+
+async fn write(
+    conn: &mut PgConnection,
+    shared: &Shared,
+    boundary: &PlainBoundary,
+    mutations: Vec<Mutation>,
+) -> Outcome<Written> {
+    let mut db = Db { conn, statements: &shared.statements };
+    let own = boundary.key.instance;
     // For one that is fenced already the user's work need not even begin.
-    let task = task::get(&mut db, boundary.key.instance).await?;
-    boundary::guard(task.as_ref(), &boundary.key).map_err(Trouble::from)?;
+    let task = task::get(&mut db, own).await?;
+    boundary::guard(task.as_ref(), &boundary.key)?;
     let engines = run_users(&mut db, mutations).await?;
     let receivers = existing(&mut db, receivers(&engines)).await?;
-    let mut keys: Vec<InstanceKey> = receivers.into_iter().chain([boundary.key.instance]).collect();
+    let mut keys: Vec<InstanceKey> = receivers.into_iter().chain([own]).collect();
     keys.sort_unstable();
     keys.dedup();
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await?;
-    let locked = tx.task(boundary.key.instance);
-    boundary::guard(locked.as_ref(), &boundary.key).map_err(Trouble::from)?;
+    boundary::guard(tx.task(own).as_ref(), &boundary.key)?;
     for mutation in engines {
         mutation.apply(&mut tx).await.map_err(as_mutation)?;
     }
     let committed = commit::commit(&mut tx, boundary, true, &mut std::iter::empty())?;
     tx.flush().await.map_err(fenced)?;
     let hints = std::mem::take(&mut tx.hints);
-    let own = boundary.key.instance;
     let left = tx.workflow(own).cloned().zip(tx.task(own));
-    drop(tx);
-    database.commit().await.map_err(|error| Unfinished::Commit(error.into()))?;
-    shared.leases.refresh(own, left.as_ref().map(|(workflow, task)| (workflow, task)));
-    shared.tell(hints);
-    Ok(committed)
+    Ok(Written { committed, hints, left })
 }
 
 /// A row of ours that was not as the runner believes: somebody else advanced the run, whatever its epoch says.
@@ -307,7 +330,17 @@ async fn look_up_once(
 ) -> Outcome<Option<Committed>> {
     let mut conn = pool.acquire().await.map_err(Failure::from)?;
     let mut database = conn.begin().await.map_err(Failure::from)?;
-    let db = Db { conn: &mut database, statements: &shared.statements };
+    let found = locked_and_recorded(&mut database, shared, boundary).await;
+    roll_back(database).await;
+    found
+}
+
+async fn locked_and_recorded(
+    conn: &mut PgConnection,
+    shared: &Shared,
+    boundary: &PlainBoundary,
+) -> Outcome<Option<Committed>> {
+    let db = Db { conn, statements: &shared.statements };
     // The lock waits for the transaction in question, should the server still be at it.
     let key = boundary.key.instance;
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;

@@ -1,7 +1,7 @@
 //! One transaction for requests that need their runs' locks: events, steering, leases, and boundaries that are not
 //! simple.
 
-use piton_core::record::{InstanceKey, LogLine, RunNumber};
+use piton_core::record::{InstanceKey, LogLine, RunNumber, Task};
 use piton_core::{InstanceId, WorkflowName};
 use sqlx::{Connection, PgConnection};
 
@@ -9,10 +9,10 @@ use super::log::Line;
 use super::request::{Ask, PlainBoundary, Reply, Request};
 use super::shared::Shared;
 use super::statements::Db;
-use super::transaction::Transaction;
+use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Outcome, Trouble};
 use super::{commit, create, event, lease, steer};
-use crate::store::StoreError;
+use crate::store::{Hint, StoreError};
 
 /// A request that waits for its turn.
 pub(super) struct Item {
@@ -83,28 +83,47 @@ pub(super) async fn run(
     items: &[Item],
 ) -> Result<Answers, Broken> {
     let mut database = conn.begin().await?;
-    let db = Db { conn: &mut database, statements: &shared.statements };
-    let failed = |trouble: Trouble| match trouble {
-        Trouble::Database(failure) => Broken::from(failure),
-        Trouble::Answer(error) => Failure::conflict(error.to_string()).into(),
+    let written = match write(&mut database, shared, items).await {
+        Ok(written) => written,
+        Err(failure) => {
+            roll_back(database).await;
+            return Err(failure.into());
+        }
     };
+    let committed = database.commit().await;
+    committed.map_err(|error| Broken { failure: error.into(), committing: true })?;
+    for (key, left) in &written.left {
+        shared.leases.refresh(*key, left.as_ref().map(|(workflow, task)| (workflow, task)));
+    }
+    shared.tell(written.hints);
+    Ok(written.answers)
+}
+
+/// What is to be committed, and told after it.
+struct Written {
+    answers: Answers,
+    hints: Vec<Hint>,
+    /// The tasks as they are left.
+    left: Vec<(InstanceKey, Option<(WorkflowName, Task)>)>,
+}
+
+async fn write(
+    conn: &mut PgConnection,
+    shared: &Shared,
+    items: &[Item],
+) -> Result<Written, Failure> {
+    let db = Db { conn, statements: &shared.statements };
     let mut keys: Vec<InstanceKey> = items.iter().flat_map(Item::keys).collect();
     keys.sort_unstable();
     keys.dedup();
-    let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await.map_err(failed)?;
+    let locked = Transaction::lock(db, &shared.ids, &shared.time, &keys).await;
+    let mut tx = answerable(locked)?;
     let answers = run_all(&mut tx, items).await?;
     tx.flush().await?;
     let hints = std::mem::take(&mut tx.hints);
-    let found: Vec<_> =
+    let left =
         keys.into_iter().map(|key| (key, tx.workflow(key).cloned().zip(tx.task(key)))).collect();
-    drop(tx);
-    let committed = database.commit().await;
-    committed.map_err(|error| Broken { failure: error.into(), committing: true })?;
-    for (key, found) in &found {
-        shared.leases.refresh(*key, found.as_ref().map(|(workflow, task)| (workflow, task)));
-    }
-    shared.tell(hints);
-    Ok(answers)
+    Ok(Written { answers, hints, left })
 }
 
 async fn run_all(tx: &mut Transaction<'_>, items: &[Item]) -> Result<Answers, Failure> {

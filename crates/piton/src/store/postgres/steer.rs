@@ -2,7 +2,7 @@
 
 use piton_core::record::{InstanceKey, InstanceRecord, Task};
 use piton_core::story::SystemLine;
-use piton_core::{InstanceId, WorkflowName, lifecycle, story};
+use piton_core::{InstanceId, Refusal, WorkflowName, lifecycle, story};
 
 use super::task::Row;
 use super::transaction::Transaction;
@@ -24,7 +24,7 @@ pub(super) async fn steer(
     key: Option<InstanceKey>,
     to: &Steering,
 ) -> Outcome<InstanceRecord> {
-    let key = key.ok_or_else(|| instance::not_found(&to.workflow, &to.id))?;
+    let key = key.ok_or_else(|| Refusal::no_instance(&to.workflow, &to.id))?;
     let before = by_key(tx, key).await?;
     tx.check_lock(key, before.status)?;
     let task = tx.task(key);

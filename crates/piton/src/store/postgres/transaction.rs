@@ -24,6 +24,14 @@ use super::{event, instance, log, step, task};
 use crate::runtime::Ids;
 use crate::store::Hint;
 
+/// Ends a transaction that is not to be committed, before anybody is told why. One that is merely dropped is rolled back
+/// with the next use of its connection, and keeps its locks until then: a claim would pass over the run meanwhile.
+pub(super) async fn roll_back(database: sqlx::Transaction<'_, sqlx::Postgres>) {
+    if let Err(error) = database.rollback().await {
+        tracing::debug!(%error, "a transaction could not be rolled back; the server does it when it notices");
+    }
+}
+
 /// A transaction in the making.
 pub(super) struct Transaction<'t> {
     pub(super) db: Db<'t>,
@@ -99,6 +107,11 @@ impl<'t> Transaction<'t> {
         self.tasks.get(&key).map(|row| &row.workflow)
     }
 
+    /// The locked row of a run that is alive.
+    pub(super) fn row(&self, key: InstanceKey) -> Option<&Row> {
+        self.tasks.get(&key)
+    }
+
     /// A live run has a task and an ended one has none. If what was read later says otherwise, the run was restarted or
     /// ended between the look for its lock and now: the transaction is tried again.
     pub(super) fn check_lock(
@@ -136,7 +149,7 @@ impl<'t> Transaction<'t> {
 
     /// Adds a line of the engine's own.
     pub(super) fn tell(&mut self, instance: InstanceKey, run: RunNumber, line: SystemLine) {
-        let line = log::system(self.ids, line, self.now);
+        let line = line.written(self.ids.next("log"), self.now);
         self.logs.push(Line { instance, run, line });
     }
 

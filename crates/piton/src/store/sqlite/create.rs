@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use piton_core::{Code, InstanceId, Refusal, WorkflowName, lifecycle, story};
+use piton_core::record::InstanceRecord;
+use piton_core::{Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
@@ -25,7 +26,9 @@ pub(super) fn create(
         match (created, request.existing) {
             (Some(created), _) => all.push(created),
             (None, Existing::Skip) => {}
-            (None, Existing::Refuse) => return Err(id_exists(&request.workflow, &id).into()),
+            (None, Existing::Refuse) => {
+                return Err(Refusal::id_exists(&request.workflow, &id).into());
+            }
         }
     }
     Ok(all)
@@ -35,15 +38,10 @@ fn refuse_existing(batch: &mut Batch<'_, '_>, request: &CreateRequest) -> Outcom
     let mut seen = HashSet::with_capacity(request.instances.len());
     for new in &request.instances {
         if !seen.insert(&new.id) || instance::exists(batch.db, &request.workflow, &new.id)? {
-            return Err(id_exists(&request.workflow, &new.id).into());
+            return Err(Refusal::id_exists(&request.workflow, &new.id).into());
         }
     }
     Ok(())
-}
-
-fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    let message = format!("workflow `{workflow}` has an instance `{id}` already");
-    Refusal::new(Code::InstanceIdAlreadyExists, message)
 }
 
 /// `None` if the id exists already.
@@ -70,7 +68,14 @@ fn create_one(
         None => batch.hint_due(workflow, first.run_at),
     }
     Ok(Some(Created {
-        instance: instance::fresh(key, workflow, new, now, started_at),
+        instance: InstanceRecord::created(
+            key,
+            workflow.clone(),
+            new.id,
+            new.params,
+            now,
+            started_at,
+        ),
         epoch: first.epoch,
     }))
 }

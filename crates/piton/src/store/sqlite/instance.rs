@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use piton_core::boundary::InstanceChange;
 use piton_core::record::{InstanceKey, InstanceRecord, RunNumber};
-use piton_core::{Code, InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
+use piton_core::{InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
 use rusqlite::{Row, params};
 
 use super::cells::{Cells, error_text};
@@ -93,11 +93,6 @@ pub(super) struct ToRun {
     pub(super) created_at: Timestamp,
 }
 
-pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    let message = format!("workflow `{workflow}` has no instance `{id}`");
-    Refusal::new(Code::InstanceNotFound, message)
-}
-
 /// How an instance stands; refused if there is none.
 pub(super) fn standing(
     db: &mut Statements<'_>,
@@ -108,7 +103,7 @@ pub(super) fn standing(
         let cells = Cells::keyed(row, TABLE)?;
         Ok(Standing { key: cells.key(), status: cells.word(1)?, run: cells.number(2)? })
     })?;
-    found.ok_or_else(|| not_found(workflow, id).into())
+    found.ok_or_else(|| Refusal::no_instance(workflow, id).into())
 }
 
 pub(super) fn exists(
@@ -260,29 +255,4 @@ pub(super) fn restart(
 ) -> Outcome<()> {
     db.execute(INSTANCE_RESTART, params![key.0, run, now.as_millis()])?;
     Ok(())
-}
-
-/// The record of an instance that was inserted a moment ago.
-pub(super) fn fresh(
-    key: InstanceKey,
-    workflow: &WorkflowName,
-    new: crate::store::NewInstance,
-    now: Timestamp,
-    started_at: Option<Timestamp>,
-) -> InstanceRecord {
-    InstanceRecord {
-        key,
-        workflow: workflow.clone(),
-        id: new.id,
-        status: InstanceStatus::Active,
-        run: 0,
-        params: new.params,
-        output: None,
-        error: None,
-        created_at: now,
-        updated_at: now,
-        started_at,
-        completed_at: None,
-        pause_requested: false,
-    }
 }

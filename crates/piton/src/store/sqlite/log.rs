@@ -1,9 +1,7 @@
 //! The rows of `piton_log`.
 
-use std::sync::{Arc, LazyLock};
-
 use piton_core::StepName;
-use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber, SYSTEM_CATEGORY};
+use piton_core::record::{InstanceKey, LogLine, LogRecord, RunNumber};
 use piton_core::story::SystemLine;
 use rusqlite::{Row, params};
 
@@ -38,8 +36,6 @@ pub(super) const LOG_PAGE: &str = concat!(select_log!(), " AND seq > ?3 ORDER BY
 pub(super) const LOG_PAGE_DESCENDING: &str =
     concat!(select_log!(), " AND seq < ?3 ORDER BY seq DESC LIMIT ?4");
 
-static SYSTEM: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(SYSTEM_CATEGORY));
-
 pub(super) fn insert(
     db: &mut Statements<'_>,
     instance: InstanceKey,
@@ -72,17 +68,7 @@ pub(super) fn tell(
     run: RunNumber,
     line: SystemLine,
 ) -> Outcome<()> {
-    let line = LogLine {
-        id: batch.ids.next("log"),
-        step: line.step,
-        attempt: line.attempt,
-        level: line.level,
-        category: SYSTEM.clone(),
-        message: line.message.into(),
-        data: line.data,
-        is_replay: false,
-        created_at: batch.now,
-    };
+    let line = line.written(batch.ids.next("log"), batch.now);
     insert(batch.db, instance, run, &line)
 }
 

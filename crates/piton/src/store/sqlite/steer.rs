@@ -3,7 +3,7 @@
 use piton_core::boundary::TaskChange;
 use piton_core::record::{InstanceRecord, Task};
 use piton_core::story::SystemLine;
-use piton_core::{InstanceId, WorkflowName, lifecycle, story};
+use piton_core::{InstanceId, Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::{Outcome, damaged_row};
@@ -18,7 +18,7 @@ pub(super) fn steer(
     action: Action,
 ) -> Outcome<InstanceRecord> {
     let found = instance::by_id(batch.db, workflow, id)?;
-    let before = found.ok_or_else(|| instance::not_found(workflow, id))?;
+    let before = found.ok_or_else(|| Refusal::no_instance(workflow, id))?;
     let task = task::get(batch, before.key)?;
     let changed = match action {
         Action::Pause => pause(batch, &before, task.as_ref())?,

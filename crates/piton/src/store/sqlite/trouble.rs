@@ -123,14 +123,7 @@ pub(super) fn mutation_failed(code: Code, message: impl Into<String>) -> Trouble
 
 /// A row that says something no version of this code has ever written.
 pub(super) fn damaged_row(table: &str, key: i64, reason: impl std::fmt::Display) -> Trouble {
-    Refusal::new(
-        Code::DecodeFailed,
-        format!(
-            "a row of {table} for instance key {key} cannot be read: {reason}; \
-             it was changed by something else: repair it with any SQL client"
-        ),
-    )
-    .into()
+    Refusal::damaged_row(table, key, reason).into()
 }
 
 impl From<rusqlite::Error> for Trouble {

@@ -12,16 +12,38 @@ use tokio::task::JoinSet;
 const CHUNK: usize = 64 * 1024;
 
 /// A proxy. It is gone when this is dropped.
-pub(crate) struct Proxy {
+#[derive(Debug)]
+pub struct Proxy {
     url: String,
-    swallow: Arc<AtomicU32>,
+    swallow: Arc<Swallow>,
     /// Aborted with this.
     _accepting: JoinSet<()>,
 }
 
+/// Answers that are to be thrown away, and that were.
+#[derive(Debug, Default)]
+struct Swallow {
+    wanted: AtomicU32,
+    done: AtomicU32,
+}
+
+impl Swallow {
+    /// Whether this answer is one of them.
+    fn takes(&self) -> bool {
+        let one = |left: u32| left.checked_sub(1);
+        let takes = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok();
+        self.done.fetch_add(u32::from(takes), Ordering::SeqCst);
+        takes
+    }
+}
+
 impl Proxy {
-    /// Stands before the server of a URL.
-    pub(crate) async fn before(url: &str) -> piton::Result<Self> {
+    /// Stands before the server of a URL, whether that is up at the moment or not.
+    ///
+    /// # Errors
+    ///
+    /// If the URL cannot be understood or there is no free port.
+    pub async fn before(url: &str) -> piton::Result<Self> {
         let server: PgConnectOptions = url.parse()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -31,7 +53,7 @@ impl Proxy {
             "postgres://{}@127.0.0.1:{port}/{database}?sslmode=disable",
             through.get_username()
         );
-        let swallow = Arc::new(AtomicU32::new(0));
+        let swallow = Arc::new(Swallow::default());
         let counter = Arc::clone(&swallow);
         let mut accepting = JoinSet::new();
         accepting.spawn(async move {
@@ -46,20 +68,26 @@ impl Proxy {
         Ok(Self { url, swallow, _accepting: accepting })
     }
 
-    pub(crate) fn url(&self) -> &str {
+    /// The URL that leads through it.
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// The next `count` answers of the server are thrown away, and their connections with them.
-    pub(crate) fn swallow_answers(&self, count: u32) {
-        self.swallow.store(count, Ordering::SeqCst);
+    pub fn swallow_answers(&self, count: u32) {
+        self.swallow.wanted.store(count, Ordering::SeqCst);
+    }
+
+    /// How many answers were thrown away so far.
+    pub fn swallowed(&self) -> u32 {
+        self.swallow.done.load(Ordering::SeqCst)
     }
 }
 
 async fn serve(
     client: TcpStream,
     server: &PgConnectOptions,
-    swallow: &AtomicU32,
+    swallow: &Swallow,
 ) -> std::io::Result<()> {
     match server.get_socket() {
         Some(directory) => {
@@ -73,7 +101,7 @@ async fn serve(
     }
 }
 
-async fn pass_on<S>(client: TcpStream, server: S, swallow: &AtomicU32) -> std::io::Result<()>
+async fn pass_on<S>(client: TcpStream, server: S, swallow: &Swallow) -> std::io::Result<()>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
@@ -87,10 +115,7 @@ where
         let mut chunk = vec![0; CHUNK];
         loop {
             let length = from_server.read(&mut chunk).await?;
-            let swallowed = swallow
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-                .is_ok();
-            if length == 0 || swallowed {
+            if length == 0 || swallow.takes() {
                 return Ok(());
             }
             to_client.write_all(&chunk[..length]).await?;
