@@ -121,6 +121,17 @@ pub struct Issue {
     pub message: String,
 }
 
+impl Issue {
+    /// The same issue, seen from outside of the part it is about: `ops[0]` inside of `params` is `params.ops[0]`.
+    #[must_use]
+    pub fn inside(mut self, place: &str) -> Self {
+        let joined = self.path.is_empty() || self.path.starts_with('[');
+        let separator = if joined { "" } else { "." };
+        self.path = format!("{place}{separator}{}", self.path);
+        self
+    }
+}
+
 impl Refusal {
     /// A refusal with its code and sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {

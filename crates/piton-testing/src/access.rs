@@ -247,6 +247,10 @@ impl Store for Access {
         self.store.next_due_at(names)
     }
 
+    fn next_claimable_at(&self, names: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.store.next_claimable_at(names)
+    }
+
     fn append_logs(&self, key: InstanceKey, run: RunNumber, lines: Vec<LogLine>) -> Answer<()> {
         self.write(move |store| store.append_logs(key, run, lines))
     }

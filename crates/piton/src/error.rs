@@ -169,6 +169,22 @@ impl Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 
+    /// The same error, about one instance of a batch, counted from 0: `cents` becomes `[1].params.cents`.
+    pub(crate) fn in_batch(mut self, index: usize) -> Self {
+        let inner = &mut *self.0;
+        let id = inner.code.as_deref() == Some(Code::InvalidInstanceId.as_str());
+        let part = if id { "id" } else { "params" };
+        if inner.issues.is_empty() {
+            let message = inner.message.clone();
+            inner.issues.push(Issue { path: String::new(), message });
+        }
+        let place = format!("[{index}].{part}");
+        let issues = std::mem::take(&mut inner.issues).into_iter();
+        inner.issues = issues.map(|issue| issue.inside(&place)).collect();
+        inner.message = format!("instance {index} of the batch: {}", inner.message);
+        self
+    }
+
     pub(crate) fn store(message: impl Into<String>) -> Self {
         Self::build(ErrorKind::Store, message.into(), true).coded(Code::StoreUnavailable)
     }

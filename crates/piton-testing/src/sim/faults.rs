@@ -252,6 +252,10 @@ impl Store for FaultyStore {
         self.read(move |store| store.next_due_at(workflows))
     }
 
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |store| store.next_claimable_at(workflows))
+    }
+
     fn append_logs(
         &self,
         instance: InstanceKey,

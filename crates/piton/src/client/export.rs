@@ -8,7 +8,7 @@ use piton_core::{
     Code, EventType, InstanceId, InstanceStatus, Json, Refusal, StepName, StepStatus, StepType,
     Timestamp, WorkflowName,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::instance::not_found;
 use crate::Result;
@@ -58,10 +58,9 @@ pub struct RunExport {
     #[serde(default, with = "word::optional", skip_serializing_if = "Option::is_none")]
     pub status: Option<InstanceStatus>,
     /// What the instance was created with.
-    #[serde(with = "document")]
     pub params: Json,
     /// What the run returned, if it is complete.
-    #[serde(default, with = "document::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     /// Why the run failed, if it is errored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +97,7 @@ pub struct ExportedStep {
     pub wake_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    #[serde(default, with = "document::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Json>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RecordedError>,
@@ -116,7 +115,6 @@ pub struct ExportedEvent {
     pub id: String,
     #[serde(rename = "type")]
     pub event_type: String,
-    #[serde(with = "document")]
     pub payload: Json,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -325,42 +323,7 @@ mod word {
     }
 }
 
-/// Payloads as they are, not as text in a string. The text is kept to the last digit.
-mod document {
-    use piton_core::Json;
-    use serde::ser::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use serde_json::value::RawValue;
-
-    pub(super) fn serialize<S: Serializer>(json: &Json, to: S) -> Result<S::Ok, S::Error> {
-        let raw: &RawValue = serde_json::from_str(json.as_str()).map_err(S::Error::custom)?;
-        raw.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Json, D::Error> {
-        let raw = Box::<RawValue>::deserialize(from)?;
-        Ok(Json::from_valid_text(raw.get()))
-    }
-
-    /// A document that is `null` is there; one that is absent is not.
-    pub(super) mod optional {
-        use piton_core::Json;
-        use serde::{Deserializer, Serializer};
-
-        pub(in super::super) fn serialize<S: Serializer>(
-            json: &Option<Json>,
-            to: S,
-        ) -> Result<S::Ok, S::Error> {
-            match json {
-                Some(json) => super::serialize(json, to),
-                None => to.serialize_none(),
-            }
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            from: D,
-        ) -> Result<Option<Json>, D::Error> {
-            super::deserialize(from).map(Some)
-        }
-    }
+/// A document that is `null` is there; one that is absent is not.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(from).map(Some)
 }

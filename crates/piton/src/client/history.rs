@@ -7,6 +7,7 @@ use piton_core::record::{EventRecord, LogRecord, StepRecord};
 use piton_core::{Code, InstanceId, LogLevel, Refusal, WorkflowName, limits};
 
 use super::instance::not_found;
+use super::page::PageBounds;
 use super::{Cursor, Page, cursor};
 use crate::Result;
 use crate::engine::Shared;
@@ -114,7 +115,7 @@ impl HistoryQuery {
 
     async fn read(mut self) -> Result<History> {
         let store = Arc::clone(&self.shared.store);
-        let size = self.shared.limits.check_page_size(self.page_size)?;
+        let bounds = PageBounds::new(self.page_size, &self.shared.limits)?;
         let view = store.instance(self.workflow.clone(), self.id.clone()).await?;
         let instance = view.ok_or_else(|| not_found(&self.workflow, &self.id))?.record;
         let run = self.run.unwrap_or(instance.run);
@@ -128,7 +129,7 @@ impl HistoryQuery {
             run,
             after,
             descending: self.descending,
-            limit: size + 1,
+            limit: bounds.limit(),
         };
         let scope = |list, filter: &str| self.scope(list, run, filter);
         let steps = position(&self.steps_after, scope("steps", ""))?;
@@ -139,15 +140,15 @@ impl HistoryQuery {
         let rows = store.steps(page(steps)).await?;
         let step_cursor =
             |row: &StepRecord| Cursor::new(scope("steps", ""), (row.position.into(), 0));
-        let steps = Page::new(rows, size, step_cursor);
+        let steps = Page::new(rows, bounds, step_cursor);
         let rows = store.events(page(events)).await?;
-        let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), (row.seq, 0)));
+        let events = Page::new(rows, bounds, |row| Cursor::new(scope("events", ""), (row.seq, 0)));
         let log_page = page(logs);
         let logs = match self.logs.take() {
             None => None,
             Some(filter) => {
                 let rows = store.logs(log_page, filter).await?;
-                let mut page = Page::new(rows, size, |row| Cursor::new(log_scope, (row.seq, 0)));
+                let mut page = Page::new(rows, bounds, |row| Cursor::new(log_scope, (row.seq, 0)));
                 page.cursor = page.cursor.or(self.logs_after.take());
                 Some(page)
             }

@@ -117,6 +117,10 @@ pub trait Store: Send + Sync + 'static {
     /// When the earliest task of the given workflows can be claimed; `None` if there is none. A read.
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>>;
 
+    /// Like [`next_due_at`](Self::next_due_at), without the suspects: they wait for their turn, however long they have
+    /// been due. A read.
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>>;
+
     /// Appends log lines to a run that the caller does not hold: the story of a fenced runner.
     ///
     /// Ignored if that run has ended or is no longer the current one: ended runs never change.

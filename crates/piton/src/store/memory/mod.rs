@@ -159,6 +159,10 @@ impl Store for MemoryStore {
         self.transact(|tx| Ok(tx.next_due_at(&workflows)))
     }
 
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.transact(|tx| Ok(tx.next_claimable_at(&workflows)))
+    }
+
     fn append_logs(
         &self,
         instance: InstanceKey,

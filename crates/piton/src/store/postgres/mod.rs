@@ -252,7 +252,13 @@ impl Store for PostgresStore {
 
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.read(move |mut db| {
-            Box::pin(async move { task::next_due_at(&mut db, &workflows).await })
+            Box::pin(async move { task::next_due_at(&mut db, &workflows, true).await })
+        })
+    }
+
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |mut db| {
+            Box::pin(async move { task::next_due_at(&mut db, &workflows, false).await })
         })
     }
 

@@ -287,6 +287,10 @@ impl Store for SqliteStore {
         self.read(move |db| task::next_due_at(db, &workflows))
     }
 
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |db| task::next_claimable_at(db, &workflows))
+    }
+
     fn append_logs(
         &self,
         instance: InstanceKey,
