@@ -138,6 +138,18 @@ impl Refusal {
         Self { code, message: message.into(), issues: Vec::new() }
     }
 
+    /// `INSTANCE_NOT_FOUND`.
+    pub fn instance_not_found(workflow: &str, id: &str) -> Self {
+        let message = format!("workflow {workflow:?} has no instance {id:?}");
+        Self::new(Code::InstanceNotFound, message)
+    }
+
+    /// `INSTANCE_ID_ALREADY_EXISTS`.
+    pub fn instance_exists(workflow: &str, id: &str) -> Self {
+        let message = format!("workflow `{workflow}` has an instance `{id}` already");
+        Self::new(Code::InstanceIdAlreadyExists, message)
+    }
+
     /// The same, with the place where the input is wrong.
     #[must_use]
     pub fn at(mut self, path: impl Into<String>, message: impl Into<String>) -> Self {

@@ -1,6 +1,7 @@
 //! The one public error, and how it travels: out of user code with `?`, into the database as
 //! `{name, message, code?, stack?}`, and back out of it on replay.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -108,6 +109,18 @@ impl Error {
         wrapped.0.stack = causes(&*source);
         wrapped.0.source = Some(source);
         wrapped
+    }
+
+    /// A panic as an error named `Panic`, with its message.
+    ///
+    /// ```
+    /// let caught = std::panic::catch_unwind(|| panic!("no luck")).unwrap_err();
+    /// assert_eq!(piton::Error::from_panic(&*caught).to_string(), "Panic: no luck");
+    /// ```
+    pub fn from_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self::new(text.unwrap_or("panicked with something that is not text")).named("Panic")
     }
 
     /// Gives the error a name: recorded, shown, and the same on replay.

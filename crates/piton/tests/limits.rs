@@ -45,7 +45,7 @@ async fn limited(
 ) -> Result<Harness> {
     let mut limits = Limits::default();
     change(&mut limits);
-    Harness::with(kind, workflows, |builder| builder.limits(limits)).await
+    Harness::with(kind, workflows, move |builder| builder.limits(limits.clone())).await
 }
 
 /// The error has this code, and its message has all of these in it.
@@ -471,7 +471,8 @@ async fn a_wait_is_so_short_and_so_long(kind: StoreKind) -> Result<()> {
         wait_timeout_max: Span::literal("1 hour"),
         ..Limits::default()
     };
-    let configure = |builder: EngineBuilder| builder.limits(limits).default_wait_timeout("1 hour");
+    let configure =
+        move |builder: EngineBuilder| builder.limits(limits.clone()).default_wait_timeout("1 hour");
     let harness = Harness::with(kind, [waiter()], configure).await?;
     for timeout in ["2 seconds", "1 hour"] {
         let instance = harness.create::<_, Option<()>>("waiter", Some(timeout.to_owned())).await?;

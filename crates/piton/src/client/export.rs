@@ -11,13 +11,13 @@ use piton_core::{
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::instance::not_found;
-use crate::Result;
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
 use crate::store::PageQuery;
+use crate::{Error, Result};
 
-/// The version of the document that this build writes.
-const FORMAT: u32 = 1;
+/// How often a run is read that changes while it is read.
+const READS_MAX: usize = 20;
 
 /// How many rows are read at a time.
 const ROWS_PER_READ: u32 = 1_000;
@@ -124,15 +124,14 @@ pub struct ExportedEvent {
 }
 
 impl RunExport {
-    fn new(
-        instance: InstanceRecord,
-        run: u32,
-        steps: Vec<StepRecord>,
-        events: Vec<EventRecord>,
-    ) -> Self {
+    /// The version of the form that this build reads and writes.
+    pub const FORMAT: u32 = 1;
+
+    fn new(rows: Rows) -> Self {
+        let Rows { instance, run, steps, events } = rows;
         let current = instance.run == run;
         Self {
-            format: FORMAT,
+            format: Self::FORMAT,
             workflow: instance.workflow.to_string(),
             instance_id: instance.id.to_string(),
             run_number: run,
@@ -206,6 +205,15 @@ impl From<EventRecord> for ExportedEvent {
     }
 }
 
+/// What an export is made of.
+#[derive(PartialEq)]
+struct Rows {
+    instance: InstanceRecord,
+    run: u32,
+    steps: Vec<StepRecord>,
+    events: Vec<EventRecord>,
+}
+
 /// An export in the making; await it.
 #[must_use = "an export does nothing unless it is awaited"]
 pub struct Export {
@@ -226,10 +234,28 @@ impl Export {
         self
     }
 
+    /// The rows of one moment.
+    ///
+    /// They are read one table after the other, and what was committed never comes back. So if two reads are the same,
+    /// then nothing was changed between the last look of the first and the first look of the second.
     async fn read(self) -> Result<RunExport> {
+        let mut before = self.rows().await?;
+        for _ in 0..READS_MAX {
+            let rows = self.rows().await?;
+            if rows == before {
+                return Ok(RunExport::new(rows));
+            }
+            before = rows;
+        }
+        let message =
+            format!("instance {:?} changes all the time: pause it, and export it then", self.id);
+        Err(Error::store(message))
+    }
+
+    async fn rows(&self) -> Result<Rows> {
         let Self { shared, workflow, id, run } = self;
         let view = shared.store.instance(workflow.clone(), id.clone()).await?;
-        let instance = view.ok_or_else(|| not_found(&workflow, &id))?.record;
+        let instance = view.ok_or_else(|| not_found(workflow, id))?.record;
         let run = run.unwrap_or(instance.run);
         if run > instance.run {
             let message =
@@ -257,7 +283,7 @@ impl Export {
             after = Some(last.seq);
             events.extend(rows);
         }
-        Ok(RunExport::new(instance, run, steps, events))
+        Ok(Rows { instance, run, steps, events })
     }
 }
 

@@ -387,8 +387,7 @@ fn terminated(workflow: &WorkflowName, id: &InstanceId) -> Error {
 }
 
 pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Error {
-    let message = format!("workflow {workflow:?} has no instance {id:?}");
-    Refusal::new(Code::InstanceNotFound, message).into()
+    Refusal::instance_not_found(workflow.as_str(), id.as_str()).into()
 }
 
 impl<O> Clone for InstanceHandle<O> {
