@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Store,
+    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store,
     StoreError,
 };
 use piton_core::boundary::Next;
@@ -166,6 +166,10 @@ impl Access {
 impl Store for Access {
     fn kind(&self) -> &'static str {
         self.store.kind()
+    }
+
+    fn secret(&self) -> Secret {
+        self.store.secret()
     }
 
     fn observe(&self, observer: Weak<dyn Observer>) {

@@ -221,4 +221,9 @@ fn greet(args: &Args, address: SocketAddr, order: &str) {
         println!("  export PITON_HEADERS=\"Authorization: Bearer $PITON_TOKEN\"");
     }
     println!("  piton instances list");
+    println!();
+    println!(
+        "There are also nightly-report {{\"day\":\"2026-11-15\"}}, onboarding {{\"email\":\"ada@example.com\"}}, and playground, whose"
+    );
+    println!("params are a program: see docs/http.md.");
 }

@@ -145,7 +145,10 @@ async fn run_steps(
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err((id, Failure::Error(error))),
             Err(payload) => {
-                return Err((id, Failure::Panic(Error::from_panic(&*payload).message().to_owned())));
+                return Err((
+                    id,
+                    Failure::Panic(Error::from_panic(&*payload).message().to_owned()),
+                ));
             }
         }
     }

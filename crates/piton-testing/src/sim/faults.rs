@@ -7,7 +7,7 @@ use piton::runtime::Runtime;
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, Hint,
     InstanceQuery, InstanceView, LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use piton_core::boundary::After;
 use piton_core::record::{
@@ -144,6 +144,10 @@ impl FaultyStore {
 impl Store for FaultyStore {
     fn kind(&self) -> &'static str {
         "simulated"
+    }
+
+    fn secret(&self) -> Secret {
+        self.inner.secret()
     }
 
     fn observe(&self, observer: Weak<dyn Observer>) {

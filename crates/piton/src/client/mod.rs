@@ -213,12 +213,14 @@ impl List {
         let Self { shared, workflow, status, created_after, created_before, page_size, cursor } =
             self;
         let bounds = PageBounds::new(page_size, &shared.limits)?;
-        let behind = cursor.map(|cursor| cursor.position(scope)).transpose()?.map(place);
+        let secret = shared.store.secret();
+        let behind = cursor.map(|cursor| cursor.position(&secret, scope)).transpose()?.map(place);
         let limit = bounds.limit();
         let query =
             InstanceQuery { workflow, status, created_after, created_before, behind, limit };
         let rows = shared.store.instances(query).await?;
-        let page = Page::new(rows, bounds, |last| Cursor::new(scope, position(last.into())));
+        let page =
+            Page::new(rows, bounds, |last| Cursor::new(&secret, scope, position(last.into())));
         let Page { items, cursor, has_next_page } = page;
         let cursor = cursor.filter(|_| has_next_page);
         let items = items.into_iter().map(|record| Instance::from_record(record, None)).collect();

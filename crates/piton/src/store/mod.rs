@@ -47,6 +47,9 @@ pub use sqlite::SqliteStore;
 /// The answer of a store, as a future that borrows nothing.
 pub type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
+/// What only those know who can read the database.
+pub type Secret = [u8; 32];
+
 /// Where instances, steps, events, tasks and logs live.
 pub trait Store: Send + Sync + 'static {
     /// What kind of store this is, for people: `memory`, `sqlite`, `postgres`.
@@ -54,6 +57,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Tells `observer` of due work, touched runs and ended runs from now on, until it is dropped.
     fn observe(&self, observer: std::sync::Weak<dyn Observer>);
+
+    /// Random bytes that belong to the database: the same for every process that uses it, and told to nobody else.
+    fn secret(&self) -> Secret;
 
     // ---- what clients do ----
 

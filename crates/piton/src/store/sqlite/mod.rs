@@ -83,7 +83,7 @@ use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use crate::Error;
 use crate::runtime::{Ids, Runtime};
@@ -95,6 +95,7 @@ pub struct SqliteStore {
     reads: ReadQueue,
     observers: Arc<Observers>,
     failed: Failed,
+    secret: Secret,
     /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
@@ -121,9 +122,11 @@ impl SqliteStore {
         let version = migrate::check(&conn, &path)?;
         open::configure_writer(&conn, &path)?;
         let ids = Ids::new(runtime.clone());
-        start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
+        let unusable = |error: &dyn std::fmt::Display| {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
-        })?;
+        };
+        start_up(&conn, version, &ids, runtime.now()).map_err(|error| unusable(&error))?;
+        let secret = migrate::secret(&conn).map_err(|error| unusable(&error))?;
         let readers = reader::start(&path)?;
         let reads = readers.queue();
 
@@ -146,7 +149,15 @@ impl SqliteStore {
             .name("piton-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
-        Ok(Arc::new(Self { requests, traffic, reads, observers, failed, writer: Some(writer) }))
+        Ok(Arc::new(Self {
+            requests,
+            traffic,
+            reads,
+            observers,
+            failed,
+            secret,
+            writer: Some(writer),
+        }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -235,6 +246,10 @@ impl Drop for SqliteStore {
 impl Store for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     fn observe(&self, observer: Weak<dyn Observer>) {
