@@ -65,6 +65,12 @@ pub async fn replays_the_same(
     if workflow.name() != history.workflow {
         return part(What::Workflow { today: workflow.name().to_owned() });
     }
+    if history.format != RunExport::FORMAT {
+        let (theirs, ours) = (history.format, RunExport::FORMAT);
+        let error =
+            format!("it has format {theirs}, and this version reads {ours}; export it again");
+        return part(What::NotReplayed { error });
+    }
     let replayed = replay(workflow, history).await;
     replayed.and_then(|today| today.compare(history)).or_else(part)
 }

@@ -46,7 +46,7 @@ use crate::{Error, Result};
 
 pub(crate) use bell::{Bell, Order};
 pub(crate) use clock::{Asked, PassClock};
-pub(crate) use driver::{Departure, Driver, Parkable, panic_error, tell_fenced};
+pub(crate) use driver::{Departure, Driver, Parkable, tell_fenced};
 use ledger::Outgoing;
 pub(crate) use logbook::{Draft, Logbook};
 pub(crate) use slots::SlotId;

@@ -14,8 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Returns, Step, StepContext};
+use crate::event::Received;
 use crate::intercept::{AskedStep, Instead};
-use crate::pass::{Ask, Pass, RunInfo, SlotId, StepPoll, panic_error, scope};
+use crate::pass::{Ask, Pass, RunInfo, SlotId, StepPoll, scope};
 use crate::store::Mutation;
 use crate::{Error, Result, codec};
 
@@ -228,7 +229,7 @@ fn poll_body<T: Serialize, F: Future<Output = Result<T>>>(
 fn in_attempt<T>(step: &Asking, attempt: u32, code: impl FnOnce() -> T) -> Result<T> {
     let (pass, step) = (Arc::clone(step.pass()), Some((step.name().clone(), attempt)));
     let _scope = scope::enter(scope::Scope { pass, step });
-    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| panic_error(&*payload))
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| Error::from_panic(&*payload))
 }
 
 impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {
@@ -333,6 +334,21 @@ impl Asking {
     ) -> Result<T> {
         let json = outcome.map_err(|error| Error::from_record(&error))?;
         codec::decode(|| format!("the recorded result of step {:?}", self.raw_name), &json)
+    }
+
+    /// What a wait returns. The event is taken whatever it carries, so the error tells whoever sends it what is wrong.
+    pub(super) fn decode_event<T: DeserializeOwned>(
+        &self,
+        outcome: std::result::Result<Json, piton_core::record::RecordedError>,
+    ) -> Result<Received<T>> {
+        let json = outcome.map_err(|error| Error::from_record(&error))?;
+        let name = &self.raw_name;
+        let event: Received<Json> =
+            codec::decode(|| format!("the recorded result of step {name:?}"), &json)?;
+        let event_type = &event.event_type;
+        let what = || format!("the payload of event {event_type:?}, which step {name:?} took,");
+        let payload = codec::decode(what, &event.payload)?;
+        Ok(Received { event_type: event.event_type, payload, timestamp: event.timestamp })
     }
 }
 

@@ -134,7 +134,7 @@ impl Transaction<'_> {
         [self.next_claimable_at(workflows), suspect].into_iter().flatten().min()
     }
 
-    fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
+    pub(super) fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
         let known = workflows.iter();
         known.filter_map(|name| self.state.workflows.get(name)?.next_due_at()).min()
     }

@@ -85,7 +85,7 @@ use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use crate::Error;
 use crate::runtime::{Ids, Runtime};
@@ -95,6 +95,7 @@ pub struct SqliteStore {
     door: Arc<Door>,
     reads: ReadQueue,
     observers: Arc<Observers>,
+    secret: Secret,
     /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
@@ -121,9 +122,11 @@ impl SqliteStore {
         let version = migrate::check(&conn, &path)?;
         open::configure_writer(&conn, &path)?;
         let ids = Ids::new(runtime.clone());
-        start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
+        let unusable = |error: &dyn std::fmt::Display| {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
-        })?;
+        };
+        start_up(&conn, version, &ids, runtime.now()).map_err(|error| unusable(&error))?;
+        let secret = migrate::secret(&conn).map_err(|error| unusable(&error))?;
         let readers = reader::start(&path)?;
         let reads = readers.queue();
 
@@ -147,7 +150,7 @@ impl SqliteStore {
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
         let door = Arc::new(Door { requests, traffic, failed });
-        Ok(Arc::new(Self { door, reads, observers, writer: Some(writer) }))
+        Ok(Arc::new(Self { door, reads, observers, secret, writer: Some(writer) }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -256,6 +259,10 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
+    fn secret(&self) -> Secret {
+        self.secret
+    }
+
     fn observe(&self, observer: Weak<dyn Observer>) {
         self.observers.add(observer);
     }
@@ -304,6 +311,10 @@ impl Store for SqliteStore {
 
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.read(move |db| task::next_due_at(db, &workflows))
+    }
+
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |db| task::next_claimable_at(db, &workflows))
     }
 
     fn append_logs(

@@ -7,6 +7,9 @@
 -- Up to which version the schema was migrated: the newest row counts.
 CREATE TABLE piton_schema (version INTEGER PRIMARY KEY) STRICT;
 
+-- One row: random bytes by which a cursor is known to be one that was given out.
+CREATE TABLE piton_secret (secret BLOB NOT NULL) STRICT;
+
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
     -- Grows with creation. No AUTOINCREMENT, which would write another page with every create: the newest instance is
