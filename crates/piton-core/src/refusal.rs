@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::{InstanceId, WorkflowName};
+
 /// The stable, machine-readable codes of every refusal. They never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -138,23 +140,35 @@ impl Refusal {
         Self { code, message: message.into(), issues: Vec::new() }
     }
 
-    /// `INSTANCE_NOT_FOUND`.
-    pub fn instance_not_found(workflow: &str, id: &str) -> Self {
-        let message = format!("workflow {workflow:?} has no instance {id:?}");
-        Self::new(Code::InstanceNotFound, message)
-    }
-
-    /// `INSTANCE_ID_ALREADY_EXISTS`.
-    pub fn instance_exists(workflow: &str, id: &str) -> Self {
-        let message = format!("workflow `{workflow}` has an instance `{id}` already");
-        Self::new(Code::InstanceIdAlreadyExists, message)
-    }
-
     /// The same, with the place where the input is wrong.
     #[must_use]
     pub fn at(mut self, path: impl Into<String>, message: impl Into<String>) -> Self {
         self.issues.push(Issue { path: path.into(), message: message.into() });
         self
+    }
+}
+
+/// What stores refuse, told in one place so that all of them use the same words.
+impl Refusal {
+    /// There is no such instance.
+    pub fn no_instance(workflow: &WorkflowName, id: &InstanceId) -> Self {
+        let message = format!("workflow `{workflow}` has no instance `{id}`");
+        Self::new(Code::InstanceNotFound, message)
+    }
+
+    /// There is such an instance already.
+    pub fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Self {
+        let message = format!("workflow `{workflow}` has an instance `{id}` already");
+        Self::new(Code::InstanceIdAlreadyExists, message)
+    }
+
+    /// A row says something that no version of this code has ever written.
+    pub fn damaged_row(table: &str, key: i64, reason: impl fmt::Display) -> Self {
+        let message = format!(
+            "a row of {table} for instance key {key} cannot be read: {reason}; \
+             it was changed by something else: repair it with any SQL client"
+        );
+        Self::new(Code::DecodeFailed, message)
     }
 }
 

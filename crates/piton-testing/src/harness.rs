@@ -207,7 +207,7 @@ impl Harness {
     /// If the store cannot be read.
     pub async fn rows<O>(&self, instance: &InstanceHandle<O>) -> Result<Rows> {
         let rows = self.rows_of(instance.workflow(), instance.id(), None).await?;
-        rows.ok_or_else(|| Refusal::instance_not_found(instance.workflow(), instance.id()).into())
+        rows.ok_or_else(|| no_instance(instance.workflow(), instance.id()))
     }
 
     /// The rows of a run, the current one unless `run` names another. `None` if there is no such instance.
@@ -471,6 +471,11 @@ fn not_ended(state: &Instance) -> String {
         format!(" in step {:?} ({}){until}", step.name, step.step_type)
     });
     format!("{workflow}/{id} has not ended: it is {status}{}", waits.unwrap_or_default())
+}
+
+pub(crate) fn no_instance(workflow: &str, id: &str) -> Error {
+    let (workflow, id) = (WorkflowName::from_stored(workflow), InstanceId::from_stored(id));
+    Refusal::no_instance(&workflow, &id).into()
 }
 
 impl fmt::Debug for Harness {

@@ -7,10 +7,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use piton::Result;
+use piton_core::Timestamp;
 use piton_core::record::{EventRecord, InstanceRecord, RunNumber, StepRecord};
-use piton_core::{Refusal, Timestamp};
 use serde_json::Value;
 
+use crate::harness::no_instance;
 use crate::{Harness, Rows, VirtualRuntime};
 
 /// A variable of a scenario: a name with the type of what it holds.
@@ -286,7 +287,7 @@ impl Utils<'_> {
 
     async fn require_rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Rows> {
         let rows = self.rows(workflow, id, run).await?;
-        rows.ok_or_else(|| Refusal::instance_not_found(workflow, id).into())
+        rows.ok_or_else(|| no_instance(workflow, id))
     }
 
     async fn rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Option<Rows>> {

@@ -387,7 +387,7 @@ fn terminated(workflow: &WorkflowName, id: &InstanceId) -> Error {
 }
 
 pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Error {
-    Refusal::instance_not_found(workflow.as_str(), id.as_str()).into()
+    Refusal::no_instance(workflow, id).into()
 }
 
 impl<O> Clone for InstanceHandle<O> {

@@ -6,7 +6,7 @@ use piton_core::boundary::{InstanceChange, TaskChange};
 use piton_core::lifecycle::{self, Change};
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord};
 use piton_core::story::SystemLine;
-use piton_core::{InstanceId, InstanceStatus, Refusal, WorkflowName, story};
+use piton_core::{Code, InstanceId, InstanceStatus, Refusal, WorkflowName, story};
 
 use super::reading;
 use super::state::next_number;
@@ -203,5 +203,6 @@ impl Transaction<'_> {
 }
 
 pub(super) fn already_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    Refusal::instance_exists(workflow.as_str(), id.as_str())
+    let message = format!("workflow `{workflow}` has an instance `{id}` already");
+    Refusal::new(Code::InstanceIdAlreadyExists, message)
 }

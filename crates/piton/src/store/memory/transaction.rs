@@ -5,7 +5,7 @@ use std::sync::Arc;
 use piton_core::boundary::{InstanceChange, TaskChange};
 use piton_core::record::{InstanceKey, LogLine, SYSTEM_CATEGORY, Task};
 use piton_core::story::SystemLine;
-use piton_core::{InstanceId, Refusal, TaskState, Timestamp, WorkflowName};
+use piton_core::{Code, InstanceId, Refusal, TaskState, Timestamp, WorkflowName};
 
 use super::state::{Instance, State};
 use crate::runtime::Ids;
@@ -32,8 +32,10 @@ impl Transaction<'_> {
         workflow: &WorkflowName,
         id: &InstanceId,
     ) -> Result<InstanceKey, Refusal> {
-        let found = self.state.key_of(workflow, id);
-        found.ok_or_else(|| Refusal::instance_not_found(workflow.as_str(), id.as_str()))
+        self.state.key_of(workflow, id).ok_or_else(|| {
+            let message = format!("workflow `{workflow}` has no instance `{id}`");
+            Refusal::new(Code::InstanceNotFound, message)
+        })
     }
 
     pub(super) fn instance(&self, key: InstanceKey) -> &Instance {

@@ -2,7 +2,7 @@
 
 use piton_core::boundary::InstanceChange;
 use piton_core::record::{InstanceKey, InstanceRecord, RunNumber};
-use piton_core::{InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
+use piton_core::{Code, InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
 use sqlx::postgres::PgRow;
 
 use super::cells::{Cells, error_text, int};
@@ -93,11 +93,13 @@ const INSTANCE_RESTART: &str = "\
     WHERE key = $1";
 
 pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    Refusal::instance_not_found(workflow.as_str(), id.as_str())
+    let message = format!("workflow `{workflow}` has no instance `{id}`");
+    Refusal::new(Code::InstanceNotFound, message)
 }
 
 pub(super) fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    Refusal::instance_exists(workflow.as_str(), id.as_str())
+    let message = format!("workflow `{workflow}` has an instance `{id}` already");
+    Refusal::new(Code::InstanceIdAlreadyExists, message)
 }
 
 /// The keys of named instances, each at the place of its name; `None` where there is no such instance.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use piton_core::{InstanceId, Refusal, WorkflowName, lifecycle, story};
+use piton_core::{Code, InstanceId, Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
@@ -42,7 +42,8 @@ fn refuse_existing(batch: &mut Batch<'_, '_>, request: &CreateRequest) -> Outcom
 }
 
 fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    Refusal::instance_exists(workflow.as_str(), id.as_str())
+    let message = format!("workflow `{workflow}` has an instance `{id}` already");
+    Refusal::new(Code::InstanceIdAlreadyExists, message)
 }
 
 /// `None` if the id exists already.

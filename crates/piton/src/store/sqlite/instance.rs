@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use piton_core::boundary::InstanceChange;
 use piton_core::record::{InstanceKey, InstanceRecord, RunNumber};
-use piton_core::{InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
+use piton_core::{Code, InstanceId, InstanceStatus, Json, Refusal, Timestamp, WorkflowName};
 use rusqlite::{Row, params};
 
 use super::cells::{Cells, error_text};
@@ -99,7 +99,8 @@ pub(super) struct ToRun {
 }
 
 pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Refusal {
-    Refusal::instance_not_found(workflow.as_str(), id.as_str())
+    let message = format!("workflow `{workflow}` has no instance `{id}`");
+    Refusal::new(Code::InstanceNotFound, message)
 }
 
 /// How an instance stands; refused if there is none.
