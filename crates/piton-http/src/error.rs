@@ -15,7 +15,7 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 /// The body of every error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
-    "message": "workflow \"order\" has no instance \"order-7\"",
+    "message": "workflow `order` has no instance `order-7`",
     "code": "INSTANCE_NOT_FOUND"
 }))]
 pub(crate) struct ErrorBody {

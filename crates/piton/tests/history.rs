@@ -296,7 +296,11 @@ async fn damaged_and_foreign_cursors_are_refused(kind: StoreKind) -> Result<()> 
         format!("{}{other}{}", &text[..at], &text[at + 1..])
     }));
     for damaged in damaged {
-        let error: Error = damaged.parse::<Cursor>().unwrap_err().into();
+        // What still reads as a cursor is found out by the secret of the database.
+        let error: Error = match damaged.parse::<Cursor>() {
+            Ok(cursor) => one.history().run_number(0).steps_after(cursor).await.unwrap_err(),
+            Err(error) => error.into(),
+        };
         assert_eq!(error.code(), Some("INVALID_CURSOR"), "{damaged}");
     }
     Ok(())

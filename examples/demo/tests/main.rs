@@ -103,6 +103,48 @@ fn a_database_that_cannot_be_used_is_named_with_advice_and_without_its_password(
     }
 }
 
+#[test]
+fn what_cannot_be_used_is_told_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    for (args, told) in [
+        (["--lease", "soon"], "--lease"),
+        (["--poll-interval", "now and then"], "--poll-interval"),
+        (["--database", "nowhere"], "cannot start on this database"),
+        (["--listen", &taken.1], "--listen 127.0.0.1:0"),
+    ] {
+        let output = demo(directory.path(), &args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(told), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_second_start_prints_an_id_that_nobody_has_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--listen", "127.0.0.1:0", "--database", "sqlite:demo.db"];
+    for expected in ["order-1", "order-2"] {
+        let mut demo = Demo(demo(directory.path(), &args).spawn().unwrap());
+        let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let first = lines.next().unwrap();
+        let address = first.strip_prefix("listening on http://").unwrap().to_owned();
+        let body = lines.find(|line| line.contains("\"params\"")).unwrap();
+        let body = body.trim().trim_start_matches("-d '").trim_end_matches('\'');
+        assert_eq!(serde_json::from_str::<Value>(body).unwrap()["id"], expected);
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let request = format!(
+            "POST /api/workflows/order/instances HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
 /// Creates a playground instance in memory and, if it was taken, waits for its end.
 async fn play(params: Value) -> (StatusCode, Value) {
     let tools = Arc::new(Tools::new(None).unwrap());

@@ -20,10 +20,10 @@ pub struct Cursor {
 }
 
 /// Where a row stands in its list: what the list is ordered by, and what tells equals apart.
-pub(super) type Position = (u64, u64);
+pub(crate) type Position = (u64, u64);
 
 /// Identifies a list with its filters and order.
-pub(super) fn scope(parts: &[&str]) -> u64 {
+pub(crate) fn scope(parts: &[&str]) -> u64 {
     // The separator cannot occur in names, so that no two lists share a scope by concatenation.
     parts.iter().fold(FNV_OFFSET, |hash, part| mix(mix(hash, part.as_bytes()), &[0]))
 }
@@ -46,7 +46,7 @@ fn code(secret: &Secret, scope: u64, position: Position) -> Hmac<Sha256> {
 }
 
 impl Cursor {
-    pub(super) fn new(secret: &Secret, scope: u64, position: Position) -> Self {
+    pub(crate) fn new(secret: &Secret, scope: u64, position: Position) -> Self {
         let code = code(secret, scope, position).finalize().into_bytes();
         let mut tag = [0; TAG_BYTES];
         tag.copy_from_slice(&code[..TAG_BYTES]);
@@ -54,7 +54,7 @@ impl Cursor {
     }
 
     /// The position, if the cursor was given out by this database for the list of that scope.
-    pub(super) fn position(&self, secret: &Secret, scope: u64) -> Result<Position, Refusal> {
+    pub(crate) fn position(&self, secret: &Secret, scope: u64) -> Result<Position, Refusal> {
         let code = code(secret, self.scope, self.position);
         if code.verify_truncated_left(&self.tag).is_err() {
             return Err(damaged());

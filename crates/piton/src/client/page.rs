@@ -20,7 +20,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Makes a page of rows that were read with a limit of one more than the page's size.
-    pub(super) fn new(
+    pub(crate) fn new(
         mut items: Vec<T>,
         bounds: PageBounds,
         cursor: impl FnOnce(&T) -> Cursor,
@@ -43,24 +43,24 @@ impl<T> Page<T> {
 
 /// How much a page may have.
 #[derive(Clone, Copy)]
-pub(super) struct PageBounds {
+pub(crate) struct PageBounds {
     rows: u32,
     bytes: usize,
 }
 
 impl PageBounds {
-    pub(super) fn new(rows: u32, limits: &Limits) -> Result<Self, Refusal> {
+    pub(crate) fn new(rows: u32, limits: &Limits) -> Result<Self, Refusal> {
         Ok(Self { rows: limits.check_page_size(rows)?, bytes: limits.page_bytes_max })
     }
 
     /// How many rows to read: one more shows that there is a next page.
-    pub(super) fn limit(self) -> u32 {
+    pub(crate) fn limit(self) -> u32 {
         self.rows.saturating_add(1)
     }
 }
 
 /// A row of a page, by what it weighs.
-pub(super) trait Weighed {
+pub(crate) trait Weighed {
     fn payload_bytes(&self) -> usize;
 }
 

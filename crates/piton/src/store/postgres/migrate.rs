@@ -10,7 +10,7 @@ use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
 const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_secret.sql")];
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0003_secret.sql")];
 
 /// The version of the newest schema.
 fn newest() -> i32 {
