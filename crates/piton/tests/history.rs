@@ -298,7 +298,7 @@ async fn damaged_and_foreign_cursors_are_refused(kind: StoreKind) -> Result<()> 
     for damaged in damaged {
         // What has the form of a cursor is found out when it is used.
         let refused: Error = match damaged.parse::<Cursor>() {
-            Ok(cursor) => instance.history().steps_after(cursor).await.unwrap_err(),
+            Ok(cursor) => one.history().run_number(0).steps_after(cursor).await.unwrap_err(),
             Err(refusal) => refusal.into(),
         };
         assert_eq!(refused.code(), Some("INVALID_CURSOR"), "{damaged}");
