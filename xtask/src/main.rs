@@ -3,6 +3,7 @@
 //! Each command is a sequence of named, timed [`Stages`]; the first one that fails ends it. A command says what it runs
 //! before it runs it, so that any line can be repeated by hand.
 
+mod against;
 mod bench;
 mod cargo;
 mod ci;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use private_postgres::{Place, Server};
 
 /// Names the server to use; without it a private one is started.
@@ -22,6 +22,14 @@ impl Database {
             return Ok(Database { server: None });
         }
         Ok(Database { server: Some(Server::start(place)?) })
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> Result<String> {
+        match &self.server {
+            Some(server) => Ok(server.url()),
+            None => std::env::var(URL).with_context(|| format!("{URL} is not text")),
+        }
     }
 
     /// Tells a command where it is.

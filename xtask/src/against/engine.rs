@@ -1,0 +1,135 @@
+//! Who takes part: what each is called, promises and is driven by.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::cargo;
+
+/// An engine to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    /// Restate: the server of the npm package, a Rust service
+    Restate,
+    /// DBOS for Rust, on the private PostgreSQL
+    Dbos,
+    /// duroxide, on its SQLite provider
+    Duroxide,
+}
+
+/// A column of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    PitonSqlite,
+    PitonHttp,
+    PitonPostgres,
+    Peer(Peer),
+}
+
+/// What an engine's driver has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// A directory for its files.
+    Directory,
+    /// A PostgreSQL server.
+    Postgres,
+    /// A Restate server.
+    Restate,
+}
+
+impl Engine {
+    /// Piton in its three forms and the chosen peers, in the order of the table.
+    pub(super) fn chosen(peers: &[Peer]) -> Vec<Engine> {
+        let own = [Engine::PitonSqlite, Engine::PitonHttp, Engine::PitonPostgres];
+        let others = Peer::value_variants().iter().filter(|peer| peers.contains(peer));
+        own.into_iter().chain(others.map(|peer| Engine::Peer(*peer))).collect()
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Engine::PitonSqlite => "Piton, SQLite",
+            Engine::PitonHttp => "Piton, SQLite, HTTP",
+            Engine::PitonPostgres => "Piton, PostgreSQL",
+            Engine::Peer(Peer::Restate) => "Restate",
+            Engine::Peer(Peer::Dbos) => "DBOS for Rust",
+            Engine::Peer(Peer::Duroxide) => "duroxide",
+        }
+    }
+
+    /// What has reached the disk when a step counts as done, by the options it is shipped with.
+    pub(super) fn durability(self) -> &'static str {
+        match self {
+            Engine::PitonSqlite | Engine::PitonHttp => "SQLite, WAL, synchronous=FULL: synced",
+            Engine::PitonPostgres | Engine::Peer(Peer::Dbos) => {
+                "PostgreSQL, fsync and synchronous_commit on: synced"
+            }
+            Engine::Peer(Peer::Restate) => "its own log on RocksDB, WAL fsync on: synced",
+            Engine::Peer(Peer::Duroxide) => {
+                "SQLite, WAL, synchronous=NORMAL: commits are not synced"
+            }
+        }
+    }
+
+    /// The directory of its driver in `bench/peers/`.
+    pub(super) fn driver(self) -> &'static str {
+        match self {
+            Engine::PitonSqlite | Engine::PitonHttp | Engine::PitonPostgres => "piton",
+            Engine::Peer(Peer::Restate) => "restate",
+            Engine::Peer(Peer::Dbos) => "dbos",
+            Engine::Peer(Peer::Duroxide) => "duroxide",
+        }
+    }
+
+    pub(super) fn needs(self) -> Needs {
+        match self {
+            Engine::PitonSqlite | Engine::PitonHttp | Engine::Peer(Peer::Duroxide) => {
+                Needs::Directory
+            }
+            Engine::PitonPostgres | Engine::Peer(Peer::Dbos) => Needs::Postgres,
+            Engine::Peer(Peer::Restate) => Needs::Restate,
+        }
+    }
+
+    /// Which version is measured: what the driver's lock file says, and for Restate the server's.
+    pub(super) fn version(self) -> Result<String> {
+        let package = match self {
+            Engine::PitonSqlite | Engine::PitonHttp | Engine::PitonPostgres => "piton",
+            Engine::Peer(Peer::Dbos) => "dbos",
+            Engine::Peer(Peer::Duroxide) => "duroxide",
+            Engine::Peer(Peer::Restate) => return Ok(super::restate::VERSION.to_owned()),
+        };
+        let file = cargo::workspace_root()?.join("bench/peers").join(self.driver());
+        let lock = fs::read_to_string(file.join("Cargo.lock")).context("cannot read Cargo.lock")?;
+        locked_version(&lock, package).with_context(|| format!("Cargo.lock has no {package}"))
+    }
+}
+
+fn locked_version(lock: &str, package: &str) -> Option<String> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name).skip(1);
+    let version = lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')?;
+    Some(version.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_that_of_the_lock_file() {
+        let lock = "[[package]]\nname = \"dbos-macros\"\nversion = \"9\"\n\n[[package]]\nname = \"dbos\"\nversion = \"0.5.0\"\n";
+        assert_eq!(locked_version(lock, "dbos").as_deref(), Some("0.5.0"));
+        assert_eq!(locked_version(lock, "restate"), None);
+    }
+
+    #[test]
+    fn piton_always_takes_part_and_peers_in_their_order() {
+        let chosen = Engine::chosen(&[Peer::Duroxide, Peer::Restate]);
+        let names: Vec<&str> = chosen.iter().map(|engine| engine.name()).collect();
+        assert_eq!(
+            names,
+            ["Piton, SQLite", "Piton, SQLite, HTTP", "Piton, PostgreSQL", "Restate", "duroxide"]
+        );
+    }
+}
