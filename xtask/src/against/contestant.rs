@@ -149,7 +149,7 @@ impl Servers {
 fn build(driver: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let target = target_directory()?;
     let manifest = format!("bench/peers/{driver}/Cargo.toml");
-    let mut command = cargo::command(["build", "--release", "--locked", "--quiet"]);
+    let mut command = cargo::command(["build", "--release", "--locked"]);
     command.args(["--manifest-path", &manifest]).arg("--target-dir").arg(&target);
     command.current_dir(cargo::workspace_root()?);
     println!("$ cargo build --release --locked --manifest-path {manifest}");

@@ -282,7 +282,7 @@ pub(super) mod tests {
         let text = report().to_string();
         for part in [
             "### 10 steps, 64 in flight",
-            "| Piton, SQLite 1.0 | 120,000 |    100,000 to 300,000 |      12,000 |   1.23 |     57 |",
+            "| Piton, SQLite 1.0 | 120,000 |       100,000 to 300,000 |      12,000 |   1.23 |     57 |",
             "1,000 to 3,000, 1 failed",
             "60.0x",
             "no npm",
