@@ -152,6 +152,13 @@ fn build(driver: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let mut command = cargo::command(["build", "--release", "--locked"]);
     command.args(["--manifest-path", &manifest]).arg("--target-dir").arg(&target);
     command.current_dir(cargo::workspace_root()?);
+    // Some build scripts run again when these change: a build by hand and one from here are to share their work.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&*name);
+        }
+    }
     println!("$ cargo build --release --locked --manifest-path {manifest}");
     let built = Group::start(&mut command)?.wait(BUILD_MAX, interrupt)?;
     ensure!(built.success(), "its driver cannot be built, see above");
