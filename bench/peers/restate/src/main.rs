@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use peer_driver::http::Client;
 use peer_driver::{Measured, Options, Threads, check_sum, measure};
 use restate_sdk::prelude::*;
