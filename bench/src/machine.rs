@@ -37,13 +37,18 @@ impl Machine {
     /// Looks at the machine and at the disk behind `dir`.
     pub(crate) async fn look(dir: &Path) -> Result<Machine> {
         Ok(Machine {
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: Machine::cores(),
             cpu: cpu_model(),
             fsync_us: fsync_us(dir).context("cannot measure fsync")?,
             file_system: file_system(dir),
             dir: dir.display().to_string(),
             busy: busy().await,
         })
+    }
+
+    /// How many cores this process may use.
+    pub(crate) fn cores() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
     }
 
     /// What makes the numbers of this run doubtful.

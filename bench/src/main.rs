@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::machine::Machine;
 use crate::plan::Plan;
@@ -106,16 +107,21 @@ impl Args {
     }
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args).await {
+    match runtime().and_then(|runtime| runtime.block_on(run(&args))) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// One core is the store's writer's: with a worker on every core they take turns, and everybody waits for the writer.
+fn runtime() -> Result<Runtime> {
+    let workers = Machine::cores().saturating_sub(1).max(1);
+    Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
 async fn run(args: &Args) -> Result<ExitCode> {

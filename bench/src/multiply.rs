@@ -36,7 +36,7 @@ fn sleeping(conn: &Connection) -> Result<usize> {
 fn tables(conn: &Connection) -> Result<Vec<(String, Vec<String>)>> {
     let mut statement = conn.prepare(
         "SELECT t.name, c.name FROM pragma_table_list AS t, pragma_table_xinfo(t.name) AS c
-        WHERE t.schema = 'main' AND t.name LIKE 'piton\\_%' ESCAPE '\\' AND t.name <> 'piton_schema' AND c.hidden = 0
+        WHERE t.schema = 'main' AND t.name LIKE 'piton\\_%' ESCAPE '\\' AND t.name NOT IN ('piton_schema', 'piton_secret') AND c.hidden = 0
         ORDER BY t.name, c.cid",
     )?;
     let mut tables: Vec<(String, Vec<String>)> = Vec::new();

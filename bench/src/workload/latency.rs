@@ -20,9 +20,6 @@ pub(super) const COMMITS: usize = 4;
 /// Delays by others only ever add: on a busy machine the fast samples are the true ones.
 pub(super) const UNDISTURBED: f64 = 0.1;
 
-/// Pairs that are not counted: caches fill and files grow to their working size.
-pub(super) const WARM_UP: usize = 10;
-
 pub(super) async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
     let mut sum = *first;
     for i in 0..STEPS {
@@ -32,7 +29,7 @@ pub(super) async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result
 }
 
 pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row> {
-    let samples_max = bench.plan.latency_samples;
+    let (warm_up, samples_max) = (bench.plan.latency_warm_up, bench.plan.latency_samples);
     let progress = Progress::start(name, samples_max);
     let steps = sample_rows(bench).await?;
     let database = bench.database("latency-raw");
@@ -44,7 +41,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     let three_steps = engine.workflow::<u64, u64>("three_steps")?;
     let (mut values, mut ceilings) = (Vec::new(), Vec::new());
     let deadline = timer::now() + bench.plan.samples_for;
-    for sample in 0..WARM_UP + samples_max {
+    for sample in 0..warm_up + samples_max {
         if timer::now() >= deadline && !values.is_empty() {
             break;
         }
@@ -54,7 +51,7 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         ensure!(sum == 3, "three steps added up to {sum}");
         // The thread that waits in `block_on` has nothing else to do: it may block.
         let ceiling = raw.insert(COMMITS, 1, Order::ByStep)?;
-        if sample >= WARM_UP {
+        if sample >= warm_up {
             values.push(value.as_secs_f64() * 1e6);
             ceilings.push(ceiling.as_secs_f64() * 1e6);
             progress.step();

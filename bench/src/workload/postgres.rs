@@ -22,6 +22,9 @@ use crate::{process, stats, timer};
 
 pub(super) const STORE: &str = "postgres";
 
+/// Pairs of the latency workload that are not counted: caches fill.
+const WARM_UP: usize = 10;
+
 /// Names the server to measure on; `cargo xtask bench` starts a private one.
 const URL: &str = "PITON_TEST_POSTGRES_URL";
 
@@ -229,7 +232,7 @@ pub(super) async fn latency(
     let mut raw = RawSteps::create(&database, "raw").await?;
     let (mut values, mut ceilings) = (Vec::new(), Vec::new());
     let deadline = timer::now() + bench.plan.samples_for;
-    for sample in 0..latency::WARM_UP + samples_max {
+    for sample in 0..WARM_UP + samples_max {
         if timer::now() >= deadline && !values.is_empty() {
             break;
         }
@@ -238,7 +241,7 @@ pub(super) async fn latency(
         let value = start.elapsed();
         ensure!(sum == 3, "three steps added up to {sum}");
         let ceiling = raw.insert(latency::COMMITS, 1).await?;
-        if sample >= latency::WARM_UP {
+        if sample >= WARM_UP {
             values.push(value.as_secs_f64() * 1e6);
             ceilings.push(ceiling.as_secs_f64() * 1e6);
             progress.step();

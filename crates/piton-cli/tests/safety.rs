@@ -198,3 +198,18 @@ fn tokens_come_from_flags_the_environment_and_profiles_and_are_never_printed() {
         assert!(!ran.stdout.contains("s3cret") && !ran.stderr.contains("s3cret"));
     }
 }
+
+#[test]
+fn it_brings_no_database_and_no_engine_with_it() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let tree = ["tree", "--offline", "-p", "piton-cli", "-e", "normal", "--prefix", "none"];
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let output = Command::new(cargo).args(tree).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains(&"piton-cli") && crates.contains(&"ureq"), "{tree}");
+    for heavy in ["piton", "piton-core", "piton-http", "rusqlite", "sqlx", "tokio", "axum"] {
+        assert!(!crates.contains(&heavy), "{heavy} is among its dependencies:\n{tree}");
+    }
+}

@@ -77,6 +77,7 @@ fn steering_an_instance(database: Database) {
             "instances terminate -w order -i order-1",
             "instances get -w order -i order-1",
             "instances pause -w order -i order-1",
+            "instances resume -w order -i order-1",
             "instances result -w order -i order-1",
             r#"instances send-event -w order -i order-1 -t approved --payload '{"by": "Ada"}'"#,
         ]);

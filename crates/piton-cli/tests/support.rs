@@ -13,7 +13,7 @@ const LOOKS_MAX: usize = 5_000;
 /// Where a server keeps everything.
 pub(crate) enum Database {
     Sqlite(TempDir),
-    Postgres(ScratchDatabase),
+    Postgres(Box<ScratchDatabase>),
 }
 
 impl Database {
@@ -40,7 +40,7 @@ macro_rules! on_both_stores {
         mod postgres {
             $(#[test] fn $test() {
                 if let Some(database) = piton_testing::postgres::ScratchDatabase::new() {
-                    super::$test($crate::support::Database::Postgres(database));
+                    super::$test($crate::support::Database::Postgres(Box::new(database)));
                 }
             })*
         }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::value::RawValue;
+
 /// A JSON document, kept as the text it is stored as and shared cheaply.
 ///
 /// The engine never looks into it. Whoever makes one vouches that the text is valid JSON.
@@ -37,6 +40,21 @@ impl fmt::Debug for Json {
     }
 }
 
+/// As part of a larger document, to the last digit as it was written: not as text in a string.
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(self.as_str()).map_err(ser::Error::custom)?;
+        raw.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        Ok(Self::from_valid_text(raw.get()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +64,13 @@ mod tests {
         let json = Json::from_valid_text(r#"{"a":"ü"}"#);
         assert_eq!(json.len_bytes(), 10);
         assert_eq!(format!("{json:?}"), json.as_str());
+    }
+
+    #[test]
+    fn inside_of_a_larger_document_it_keeps_every_digit() {
+        let text = r#"[{"b":1.10,"a":12345678901234567890},null]"#;
+        let documents: Vec<Json> = serde_json::from_str(text).expect("JSON");
+        assert_eq!(documents[0].as_str(), r#"{"b":1.10,"a":12345678901234567890}"#);
+        assert_eq!(serde_json::to_string(&documents).expect("JSON"), text);
     }
 }

@@ -40,6 +40,8 @@ pub struct Limits {
     pub wait_timeout_max: Span,
     /// Largest page of any list. Default 100.
     pub page_size_max: u32,
+    /// Bytes of payloads on a page. A page that has more ends early, after one row at least. Default 8 MiB.
+    pub page_bytes_max: usize,
     /// Log lines a run may hold before they are committed; further ones are dropped and counted.
     /// Default 10,000.
     pub log_lines_pending_max: usize,
@@ -62,6 +64,7 @@ impl Default for Limits {
             wait_timeout_min: Span::from_millis(1_000),
             wait_timeout_max: Span::from_days(365),
             page_size_max: 100,
+            page_bytes_max: 8 * 1024 * 1024,
             log_lines_pending_max: 10_000,
         }
     }

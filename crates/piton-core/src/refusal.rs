@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::{InstanceId, WorkflowName};
-
 /// The stable, machine-readable codes of every refusal. They never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -123,6 +121,17 @@ pub struct Issue {
     pub message: String,
 }
 
+impl Issue {
+    /// The same issue, seen from outside of the part it is about: `ops[0]` inside of `params` is `params.ops[0]`.
+    #[must_use]
+    pub fn inside(mut self, place: &str) -> Self {
+        let joined = self.path.is_empty() || self.path.starts_with('[');
+        let separator = if joined { "" } else { "." };
+        self.path = format!("{place}{separator}{}", self.path);
+        self
+    }
+}
+
 impl Refusal {
     /// A refusal with its code and sentence.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -140,13 +149,13 @@ impl Refusal {
 /// What stores refuse, told in one place so that all of them use the same words.
 impl Refusal {
     /// There is no such instance.
-    pub fn no_instance(workflow: &WorkflowName, id: &InstanceId) -> Self {
+    pub fn no_instance(workflow: impl fmt::Display, id: impl fmt::Display) -> Self {
         let message = format!("workflow `{workflow}` has no instance `{id}`");
         Self::new(Code::InstanceNotFound, message)
     }
 
     /// There is such an instance already.
-    pub fn id_exists(workflow: &WorkflowName, id: &InstanceId) -> Self {
+    pub fn id_exists(workflow: impl fmt::Display, id: impl fmt::Display) -> Self {
         let message = format!("workflow `{workflow}` has an instance `{id}` already");
         Self::new(Code::InstanceIdAlreadyExists, message)
     }

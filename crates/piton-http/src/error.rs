@@ -6,7 +6,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use piton::{Code, Error, Issue, Refusal};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 /// How long a caller that was sent away should wait, in seconds.
@@ -24,17 +24,18 @@ pub(crate) struct ErrorBody {
     /// What happened, for programs. It never changes its meaning.
     code: String,
     /// Where the input is wrong; with `VALIDATION_ERROR`, and with others that know the place.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    issues: Vec<IssueBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "issue_bodies")]
+    #[schema(value_type = Vec<IssueBody>)]
+    issues: Vec<Issue>,
 }
 
 /// One thing that is wrong with an input.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct IssueBody {
+pub(crate) struct IssueBody<'a> {
     /// The place: `params.ops[0].op`, or the name of a query parameter or header.
-    path: String,
+    path: &'a str,
     /// What is wrong there.
-    message: String,
+    message: &'a str,
 }
 
 /// An error on its way to the caller.
@@ -100,17 +101,20 @@ impl ApiError {
         let code = Code::ValidationError.as_str();
         let whole = if path.is_empty() { message.clone() } else { format!("{path}: {message}") };
         let mut error = Self::new(StatusCode::BAD_REQUEST, code, whole);
-        error.body.issues.push(IssueBody { path, message });
+        error.body.issues.push(Issue { path, message });
         error
     }
 
     /// The same error, seen from outside the part it is about: `ops[0]` becomes `params.ops[0]`.
     pub(crate) fn inside(mut self, place: &str) -> Self {
-        for issue in &mut self.body.issues {
-            let separator =
-                if issue.path.is_empty() || issue.path.starts_with('[') { "" } else { "." };
-            issue.path = format!("{place}{separator}{}", issue.path);
-        }
+        let issues = std::mem::take(&mut self.body.issues).into_iter();
+        self.body.issues = issues.map(|issue| issue.inside(place)).collect();
+        self
+    }
+
+    /// The same error, with what to do about it.
+    pub(crate) fn hint(mut self, hint: &str) -> Self {
+        self.body.message = format!("{}; {hint}", self.body.message);
         self
     }
 
@@ -119,7 +123,7 @@ impl ApiError {
         let mut error = Self::from(error);
         if error.body.issues.is_empty() && error.status == StatusCode::BAD_REQUEST {
             let message = error.body.message.clone();
-            error.body.issues.push(IssueBody { path: String::new(), message });
+            error.body.issues.push(Issue { path: String::new(), message });
         }
         error.inside(place)
     }
@@ -151,7 +155,7 @@ impl From<Error> for ApiError {
         let code = error.code().unwrap_or_default();
         if let Some(status) = status_of(code) {
             let mut refused = Self::new(status, code, error.message());
-            refused.body.issues = error.issues().iter().map(IssueBody::from).collect();
+            refused.body.issues = error.issues().to_vec();
             return refused;
         }
         match code {
@@ -178,10 +182,8 @@ impl From<Refusal> for ApiError {
     }
 }
 
-impl From<&Issue> for IssueBody {
-    fn from(issue: &Issue) -> Self {
-        Self { path: issue.path.clone(), message: issue.message.clone() }
-    }
+fn issue_bodies<S: Serializer>(issues: &[Issue], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(issues.iter().map(|Issue { path, message }| IssueBody { path, message }))
 }
 
 impl IntoResponse for ApiError {

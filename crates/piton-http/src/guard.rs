@@ -95,7 +95,8 @@ where
     tokio::select! {
         biased;
         done = work => done.map(IntoResponse::into_response).map_err(|panic| {
-            ApiError::internal(format!("a handler panicked: {}", panic_message(&*panic))).into_response()
+            let cause = piton::Error::from_panic(&*panic);
+            ApiError::internal(format!("a handler panicked: {}", cause.message())).into_response()
         }),
         () = time_is_up => Err(ApiError::timed_out().into_response()),
     }
@@ -172,11 +173,4 @@ fn request_id(core: &Core, headers: &HeaderMap) -> HeaderValue {
         let id = core.ids.next("req");
         HeaderValue::from_str(&id).expect("an id of ours is letters, digits and an underscore")
     })
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    match panic.downcast_ref::<&str>() {
-        Some(text) => text,
-        None => panic.downcast_ref::<String>().map_or("no message", String::as_str),
-    }
 }

@@ -73,7 +73,7 @@ async fn ready(State(Readiness { engine, last }): State<Readiness>) -> Response 
 async fn look(engine: &Engine) -> Verdict {
     let runtime = engine.runtime();
     let due = tokio::select! {
-        due = engine.next_wake_at() => due.map_err(|error| error.message().to_owned()),
+        due = engine.next_claimable_at() => due.map_err(|error| error.message().to_owned()),
         () = runtime.sleep(ANSWER_TIME_MAX) => Err("the store does not answer".to_owned()),
     };
     let overdue = |due: piton::Timestamp| runtime.now().since(due);

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use piton::{BatchItem, Code, ErrorKind, Instance, InstanceHandle, LogLevel, Span, WorkflowHandle};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::api::Core;
 use crate::body;
@@ -18,7 +18,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::query::Query;
 use crate::shapes::{
     Batch, Details, Done, EventAnswer, HistoryAnswer, InstanceAnswer, InstanceItem, InstancePage,
-    TickAnswer, WorkflowItem, Workflows,
+    ListedInstance, TickAnswer, WorkflowItem, Workflows,
 };
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -31,6 +31,29 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Runs that a tick advances when nobody says how many, and at most.
 const TICK_INSTANCES_DEFAULT: usize = 100;
 const TICK_INSTANCES_MAX: usize = 256;
+
+/// The part of a path that names a workflow.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the schema of what the guard reads")]
+struct WorkflowPath {
+    /// The name of the workflow.
+    #[param(pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order")]
+    workflow: String,
+}
+
+/// The parts of a path that name an instance.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the schema of what the guard reads")]
+struct InstancePath {
+    /// The name of the workflow.
+    #[param(pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order")]
+    workflow: String,
+    /// The id of the instance.
+    #[param(pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7")]
+    instance: String,
+}
 
 impl Core {
     fn workflow(&self, target: &Target) -> Result<RawWorkflow, ApiError> {
@@ -61,7 +84,7 @@ pub(crate) async fn list_workflows(core: Arc<Core>, _: Call) -> Answer<Workflows
 #[utoipa::path(
     get, path = "/{workflow}/instances", tag = "instances",
     params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        WorkflowPath,
         ("status" = Option<crate::shapes::Status>, Query, description = "Only instances with this status."),
         ("createdAfter" = Option<String>, Query, description = "Only instances created at this time or later: ISO-8601, or milliseconds since 1970."),
         ("createdBefore" = Option<String>, Query, description = "Only instances created before this time."),
@@ -91,7 +114,7 @@ pub(crate) async fn list_instances(core: Arc<Core>, call: Call) -> Answer<Instan
     }
     let page = list.await?;
     Ok(Json(InstancePage {
-        instances: page.items.into_iter().map(InstanceItem::of).collect(),
+        instances: page.items.into_iter().map(ListedInstance::from).collect(),
         cursor: page.cursor.map(|cursor| cursor.to_string()),
         has_next_page: page.has_next_page,
     }))
@@ -115,21 +138,25 @@ fn document(raw: Option<&RawValue>) -> Box<RawValue> {
     raw.unwrap_or(RawValue::NULL).to_owned()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+fn idempotency_key(core: &Core, headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let key = keys.next().map(HeaderValue::to_str).transpose();
-    match (key, keys.next()) {
-        (Ok(key), None) => Ok(key.map(str::to_owned)),
-        (Ok(_), Some(_)) => Err(ApiError::invalid(IDEMPOTENCY_KEY, "given more than once")),
-        (Err(_), _) => Err(ApiError::invalid(IDEMPOTENCY_KEY, "has characters outside of ASCII")),
+    let Some(key) = keys.next() else { return Ok(None) };
+    let Ok(key) = key.to_str() else {
+        return Err(ApiError::invalid(IDEMPOTENCY_KEY, "has characters outside of ASCII"));
+    };
+    if keys.next().is_some() {
+        return Err(ApiError::invalid(IDEMPOTENCY_KEY, "given more than once"));
     }
+    let checked = core.engine.limits().check_idempotency_key(key);
+    checked.map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
+    Ok(Some(key.to_owned()))
 }
 
 /// Creates an instance. When the answer is there it is durable.
 #[utoipa::path(
     post, path = "/{workflow}/instances", tag = "instances",
     params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
+        WorkflowPath,
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "A repeat with the same key, id and params is answered like the first."),
     ),
     request_body = NewInstance,
@@ -137,22 +164,19 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
 )]
 pub(crate) async fn create_instance(core: Arc<Core>, mut call: Call) -> Answer<InstanceItem> {
     let workflow = core.workflow(&call.target)?;
-    let key = idempotency_key(call.headers())?;
+    let key = idempotency_key(&core, call.headers())?;
     let bytes = core.read(&mut call).await?;
     let new: NewInstance<'_> = body::parse(&bytes)?;
     let mut create = workflow.create(document(new.params));
     if let Some(id) = new.id {
         create = create.id(id);
     }
+    let refused = |error| about_create(error, new.params.is_some());
     let Some(key) = key else {
-        let created = create.await.map_err(about_create)?;
+        let created = create.await.map_err(refused)?;
         return Ok(Json(InstanceItem::fresh(created.id())));
     };
-    core.engine
-        .limits()
-        .check_idempotency_key(&key)
-        .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
-    let created = create.idempotency_key(key).await.map_err(about_create)?;
+    let created = create.idempotency_key(key).await.map_err(refused)?;
     let details = standing(|| created.describe()).await;
     Ok(Json(InstanceItem { id: created.id().to_owned(), details }))
 }
@@ -174,11 +198,22 @@ where
     Details::fresh()
 }
 
-fn about_create(error: piton::Error) -> ApiError {
+fn about_create(error: piton::Error, has_params: bool) -> ApiError {
     match error.code() {
         Some(code) if code == Code::InvalidInstanceId.as_str() => ApiError::at(error, "id"),
-        Some(_) | None => ApiError::from(error).inside("params"),
+        Some(_) | None => missing_params(error, has_params).inside("params"),
     }
+}
+
+/// Params beside `params` instead of in it are the usual mistake, and what they do not decode as does not help then.
+fn missing_params(error: piton::Error, has_params: bool) -> ApiError {
+    let without = !has_params && error.code() == Some(Code::WorkflowParamsInvalid.as_str());
+    let error = ApiError::from(error);
+    if without {
+        return error
+            .hint("there are no `params`: send {\"params\": …} with what the workflow takes");
+    }
+    error
 }
 
 /// Instances to be created together.
@@ -206,7 +241,7 @@ pub(crate) struct NewBatchInstance<'a> {
 /// Creates up to 100 instances in one transaction. Ids that exist are skipped and left out of the answer.
 #[utoipa::path(
     post, path = "/{workflow}/instances/batch", tag = "instances",
-    params(("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow.")),
+    params(WorkflowPath),
     request_body = NewInstances,
     responses((status = 200, body = Batch), (status = "default", body = ErrorBody))
 )]
@@ -222,8 +257,10 @@ pub(crate) async fn create_batch(core: Arc<Core>, mut call: Call) -> Result<Resp
         let message = format!("more than {max} instances; split the batch");
         return Err(ApiError::invalid("instances", message));
     }
+    let has_params = instances.iter().all(|new| new.params.is_some());
     let batch = instances.into_iter().map(|new| BatchItem::new(new.id, document(new.params)));
-    let created = workflow.create_batch(batch).await?;
+    let created = workflow.create_batch(batch).await;
+    let created = created.map_err(|error| missing_params(error, has_params).inside("instances"))?;
     let instances = created.iter().map(|created| InstanceItem::fresh(created.id())).collect();
     Ok(Json(Batch { instances }).into_response())
 }
@@ -231,10 +268,7 @@ pub(crate) async fn create_batch(core: Arc<Core>, mut call: Call) -> Result<Resp
 /// All about an instance, with what it is doing or waiting for.
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}", tag = "instances",
-    params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-    ),
+    params(InstancePath),
     responses((status = 200, body = InstanceAnswer), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn get_instance(core: Arc<Core>, call: Call) -> Answer<InstanceAnswer> {
@@ -246,8 +280,7 @@ pub(crate) async fn get_instance(core: Arc<Core>, call: Call) -> Answer<Instance
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}/result", tag = "instances",
     params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
+        InstancePath,
         ("wait" = Option<String>, Query, example = "5s", description = "How long to wait for the end: up to 60 seconds. Default: not at all."),
     ),
     responses((status = 200, body = InstanceItem), (status = "default", body = ErrorBody))
@@ -278,8 +311,7 @@ fn stop_on_failure(ended: Option<piton::Error>) -> Result<(), ApiError> {
 #[utoipa::path(
     get, path = "/{workflow}/instances/{instance}/history", tag = "instances",
     params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
+        InstancePath,
         ("runNumber" = Option<u32>, Query, description = "The run. Default: the current one."),
         ("pageSize" = Option<u32>, Query, minimum = 1, maximum = 100, description = "How many of each a page has. Default 25."),
         ("order" = Option<Order>, Query, description = "Oldest or newest first. Default `asc`."),
@@ -385,24 +417,19 @@ pub(crate) struct NewEvent<'a> {
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/events", tag = "instances",
     params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
+        InstancePath,
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "A repeat with the same key is answered like the first and stored once."),
     ),
     request_body = NewEvent,
     responses((status = 200, body = EventAnswer), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn send_event(core: Arc<Core>, mut call: Call) -> Answer<EventAnswer> {
-    let key = idempotency_key(call.headers())?;
+    let key = idempotency_key(&core, call.headers())?;
     let bytes = core.read(&mut call).await?;
     let NewEvent { event_type, payload } = body::parse(&bytes)?;
     let instance = core.instance(&call.target).await?;
     let mut send = instance.send_event(&event_type, payload.unwrap_or(RawValue::NULL));
     if let Some(key) = key {
-        core.engine
-            .limits()
-            .check_idempotency_key(&key)
-            .map_err(|refusal| ApiError::at(refusal.into(), IDEMPOTENCY_KEY))?;
         send = send.idempotency_key(key);
     }
     send.await?;
@@ -412,10 +439,7 @@ pub(crate) async fn send_event(core: Arc<Core>, mut call: Call) -> Answer<EventA
 /// Stops an instance: at once if it waits, otherwise when its running steps have ended.
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/pause", tag = "instances",
-    params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-    ),
+    params(InstancePath),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn pause(core: Arc<Core>, call: Call) -> Answer<Done> {
@@ -426,10 +450,7 @@ pub(crate) async fn pause(core: Arc<Core>, call: Call) -> Answer<Done> {
 /// Lets a paused instance go on. Does nothing to others.
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/resume", tag = "instances",
-    params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-    ),
+    params(InstancePath),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn resume(core: Arc<Core>, call: Call) -> Answer<Done> {
@@ -440,10 +461,7 @@ pub(crate) async fn resume(core: Arc<Core>, call: Call) -> Answer<Done> {
 /// Ends an instance for good.
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/terminate", tag = "instances",
-    params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-    ),
+    params(InstancePath),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn terminate(core: Arc<Core>, call: Call) -> Answer<Done> {
@@ -454,10 +472,7 @@ pub(crate) async fn terminate(core: Arc<Core>, call: Call) -> Answer<Done> {
 /// Starts the next run with the same params, whatever the status. Old runs stay readable.
 #[utoipa::path(
     post, path = "/{workflow}/instances/{instance}/restart", tag = "instances",
-    params(
-        ("workflow" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 64, example = "order", description = "The name of the workflow."),
-        ("instance" = String, Path, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$", max_length = 100, example = "order-7", description = "The id of the instance."),
-    ),
+    params(InstancePath),
     responses((status = 200, body = Done), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn restart(core: Arc<Core>, call: Call) -> Answer<Done> {

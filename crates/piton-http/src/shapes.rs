@@ -5,20 +5,7 @@ use piton::{
     StepRecord, StepType, Timestamp,
 };
 use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
-
-/// A JSON document that is passed on as it was written.
-#[derive(Debug)]
-pub(crate) struct Raw(Json);
-
-impl Serialize for Raw {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let raw: &RawValue =
-            serde_json::from_str(self.0.as_str()).map_err(serde::ser::Error::custom)?;
-        raw.serialize(to)
-    }
-}
 
 /// A moment, in ISO-8601 with milliseconds.
 #[derive(Debug)]
@@ -81,7 +68,7 @@ pub(crate) struct Details {
     /// What it returned, once complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
-    output: Option<Raw>,
+    output: Option<Json>,
     /// True while a pause waits for the running step to end.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -112,7 +99,7 @@ impl Details {
         Self {
             status: instance.status.as_str(),
             error: instance.error.take().map(Failure::from),
-            output: instance.output.take().map(Raw),
+            output: instance.output.take(),
             pause_requested: instance.pause_requested,
         }
     }
@@ -138,6 +125,34 @@ impl InstanceItem {
     }
 }
 
+/// An instance in a list.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({
+    "id": "order-7",
+    "details": {"status": "active"},
+    "createdAt": "2026-11-15T12:00:00.000Z"
+}))]
+pub(crate) struct ListedInstance {
+    /// Its id.
+    id: String,
+    /// How it stands.
+    details: Details,
+    /// When it was created.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Moment,
+}
+
+impl From<Instance> for ListedInstance {
+    fn from(mut instance: Instance) -> Self {
+        Self {
+            details: Details::of(&mut instance),
+            id: instance.id.to_string(),
+            created_at: Moment(instance.created_at),
+        }
+    }
+}
+
 /// Instances that were created.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Batch {
@@ -150,7 +165,7 @@ pub(crate) struct Batch {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InstancePage {
     /// What is on the page.
-    pub(crate) instances: Vec<InstanceItem>,
+    pub(crate) instances: Vec<ListedInstance>,
     /// Where the next page starts, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<String>,
@@ -179,7 +194,7 @@ pub(crate) struct Meta {
     run_number: u32,
     /// What it was created with.
     #[schema(value_type = Value)]
-    params: Raw,
+    params: Json,
     /// True while a pause waits for the running step to end.
     pause_requested: bool,
     /// When it was created.
@@ -196,7 +211,7 @@ pub(crate) struct Meta {
     completed_at: Option<Moment>,
     /// What the run is doing or waiting for now; with several, the one that will wake first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    current_step: Option<CurrentStepItem>,
+    current_step: Option<StepFacts>,
 }
 
 impl From<Instance> for InstanceAnswer {
@@ -207,22 +222,22 @@ impl From<Instance> for InstanceAnswer {
             meta: Meta {
                 workflow_name: instance.workflow.to_string(),
                 run_number: instance.run_number,
-                params: Raw(instance.params),
+                params: instance.params,
                 pause_requested: instance.pause_requested,
                 created_at: Moment(instance.created_at),
                 updated_at: Moment(instance.updated_at),
                 started_at: moment(instance.started_at),
                 completed_at: moment(instance.completed_at),
-                current_step: instance.current_step.map(CurrentStepItem::from),
+                current_step: instance.current_step.map(StepFacts::from),
             },
         }
     }
 }
 
-/// What a run is doing or waiting for.
+/// What is known about a step, recorded or not.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct CurrentStepItem {
+pub(crate) struct StepFacts {
     /// The name, which is the step's identity in its run.
     step_key: String,
     /// The name.
@@ -230,11 +245,11 @@ pub(crate) struct CurrentStepItem {
     /// `do`, `sleep` or `waitForEvent`.
     #[serde(rename = "type")]
     step_type: &'static str,
-    /// `running` or `waiting`.
+    /// `pending`, `waiting`, `completed` or `errored`; of the step that a run is at, `running` or `waiting`.
     status: &'static str,
     /// Attempts so far, the running one included.
     attempts: u32,
-    /// How many attempts there may be; `null` is no limit.
+    /// How many attempts there may be; `null` is no limit. A sleep or a wait has one.
     #[schema(required)]
     max_attempts: Option<u32>,
     /// The timeout of an attempt.
@@ -262,7 +277,7 @@ fn max_attempts(step_type: StepType, attempts_max: Option<u32>) -> Option<u32> {
     }
 }
 
-impl From<CurrentStep> for CurrentStepItem {
+impl From<CurrentStep> for StepFacts {
     fn from(step: CurrentStep) -> Self {
         Self {
             step_key: step.name.clone(),
@@ -364,38 +379,11 @@ impl From<History> for HistoryAnswer {
 pub(crate) struct StepItem {
     /// The run.
     run_number: u32,
-    /// The name, which is the step's identity in its run.
-    step_key: String,
-    /// The name.
-    name: String,
-    /// `do`, `sleep` or `waitForEvent`.
-    #[serde(rename = "type")]
-    step_type: &'static str,
-    /// `pending`, `waiting`, `completed` or `errored`.
-    status: &'static str,
-    /// Recorded attempts.
-    attempts: u32,
-    /// How many attempts there may be; `null` is no limit.
-    #[schema(required)]
-    max_attempts: Option<u32>,
-    /// The timeout of an attempt.
-    #[schema(required)]
-    timeout_ms: Option<i64>,
-    /// When a failed attempt is tried again.
-    #[schema(value_type = Option<String>, format = DateTime, required)]
-    next_retry_at: Option<Moment>,
-    /// When a sleep ends or a wait times out.
-    #[schema(value_type = Option<String>, format = DateTime, required)]
-    wake_at: Option<Moment>,
-    /// The type of event it waits for.
-    #[schema(required)]
-    wait_event_type: Option<String>,
+    #[serde(flatten)]
+    facts: StepFacts,
     /// The result, once completed.
     #[schema(value_type = Option<Value>, required)]
-    result: Option<Raw>,
-    /// The last error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Failure>,
+    result: Option<Json>,
     /// When it was first recorded.
     #[schema(value_type = String, format = DateTime)]
     created_at: Moment,
@@ -408,24 +396,14 @@ pub(crate) struct StepItem {
 }
 
 impl StepItem {
-    fn new(run_number: u32, step: StepRecord) -> Self {
+    fn new(run_number: u32, mut step: StepRecord) -> Self {
         Self {
             run_number,
-            step_key: step.name.to_string(),
-            name: step.name.to_string(),
-            step_type: step.step_type.as_str(),
-            status: step.status.as_str(),
-            attempts: step.attempts,
-            max_attempts: max_attempts(step.step_type, step.attempts_max),
-            timeout_ms: step.timeout_ms,
-            next_retry_at: moment(step.next_retry_at),
-            wake_at: moment(step.wake_at),
-            wait_event_type: step.event_type.map(|event_type| event_type.to_string()),
-            result: step.result.map(Raw),
-            error: step.error.map(Failure::from),
+            result: step.result.take(),
             created_at: Moment(step.created_at),
             started_at: Moment(step.started_at),
             updated_at: Moment(step.updated_at),
+            facts: StepFacts::from(CurrentStep::from(step)),
         }
     }
 }
@@ -443,7 +421,7 @@ pub(crate) struct EventItem {
     event_type: String,
     /// What it carries.
     #[schema(value_type = Value)]
-    payload: Raw,
+    payload: Json,
     /// When it arrived.
     #[schema(value_type = String, format = DateTime)]
     created_at: Moment,
@@ -461,7 +439,7 @@ impl From<EventRecord> for EventItem {
             id: event.id.to_string(),
             run_number: event.run,
             event_type: event.event_type.to_string(),
-            payload: Raw(event.payload),
+            payload: event.payload,
             created_at: Moment(event.created_at),
             delivered_at: moment(event.delivered_at),
             consumed_by_step_key: event.consumed_by.map(|step| step.to_string()),
@@ -491,7 +469,7 @@ pub(crate) struct LogItem {
     message: String,
     /// Structured data.
     #[schema(value_type = Option<Value>, required)]
-    data: Option<Raw>,
+    data: Option<Json>,
     /// Written while the run was still passing steps recorded before.
     is_replay: bool,
     /// When it was written.
@@ -510,7 +488,7 @@ impl From<LogRecord> for LogItem {
             level: line.level.as_str(),
             category: line.category.to_string(),
             message: line.message.to_string(),
-            data: line.data.map(Raw),
+            data: line.data,
             is_replay: line.is_replay,
             created_at: Moment(line.created_at),
         }

@@ -45,7 +45,9 @@ async fn invalid_ids_and_types_are_400() {
         let refused = server.post("/echo/instances", json!({"id": id})).await;
         assert_eq!(refused.refused(400, "INVALID_INSTANCE_ID").issue_path(), "id");
         let batch = json!({"instances": [{"id": "fine"}, {"id": id}]});
-        server.post("/echo/instances/batch", batch).await.refused(400, "INVALID_INSTANCE_ID");
+        let refused = server.post("/echo/instances/batch", batch).await;
+        let refused = refused.refused(400, "INVALID_INSTANCE_ID");
+        assert_eq!(refused.issue_path(), "instances[1].id");
     }
     server.get("/echo/instances/fine").await.refused(404, "INSTANCE_NOT_FOUND");
     server.get("/echo/instances/a%20b").await.refused(400, "INVALID_INSTANCE_ID");
@@ -186,10 +188,45 @@ async fn params_that_the_workflow_cannot_take_are_400_and_name_the_place() {
         let refused = server.post("/order/instances", json!({"params": params})).await;
         assert_eq!(refused.refused(400, "WORKFLOW_PARAMS_INVALID").issue_path(), place);
     }
-    let batch =
-        json!({"instances": [{"id": "a", "params": {"item": "rope", "cents": 1}}, {"id": "b"}]});
-    server.post("/order/instances/batch", batch).await.refused(400, "WORKFLOW_PARAMS_INVALID");
+    let batch = json!({"instances": [
+        {"id": "a", "params": {"item": "rope", "cents": 1}},
+        {"id": "b", "params": {"item": "rope", "cents": "many"}},
+    ]});
+    let refused = server.post("/order/instances/batch", batch).await;
+    let refused = refused.refused(400, "WORKFLOW_PARAMS_INVALID");
+    assert_eq!(refused.issue_path(), "instances[1].params.cents");
+    let said = refused.body["message"].as_str().unwrap();
+    assert!(said.starts_with("instance 1 of the batch: "), "{said}");
     server.get("/order/instances/a").await.refused(404, "INSTANCE_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn params_beside_the_envelope_are_told_where_they_belong() {
+    let server = server().await;
+    let bare = json!({"item": "rope", "cents": 4200});
+    let alone = server.post("/order/instances", bare.clone()).await;
+    let batch = json!({"instances": [{"id": "b", "item": "rope", "cents": 4200}]});
+    let batch = server.post("/order/instances/batch", batch).await;
+    for refused in [alone, batch] {
+        refused.refused(400, "WORKFLOW_PARAMS_INVALID");
+        let said = refused.body["message"].as_str().unwrap();
+        assert!(said.contains("there are no `params`: send {\"params\": …}"), "{said}");
+    }
+    let wrong = server.post("/order/instances", json!({"params": {"item": "rope"}})).await;
+    wrong.refused(400, "WORKFLOW_PARAMS_INVALID");
+    let said = wrong.body["message"].as_str().unwrap();
+    assert!(!said.contains("there are no"), "{said}");
+}
+
+#[tokio::test]
+async fn what_breaks_inside_is_500_and_tells_nothing_but_where_to_look() {
+    let server = server().await;
+    let headers = [JSON, ("x-request-id", "trace-7")];
+    let broken = server.send(Method::POST, "/explode/instances", &headers, "{}").await;
+    let said = broken.refused(500, "INTERNAL").body.to_string();
+    assert!(said.contains("trace-7") && !said.contains("nobody's business"), "{said}");
+    assert_eq!(broken.header("x-request-id"), Some("trace-7"));
+    server.create("echo", "next", json!(1)).await;
 }
 
 #[tokio::test]

@@ -125,3 +125,24 @@ async fn pages_of_logs_lose_and_repeat_nothing() {
         walk(&server, path, ["steps", "stepsCursor", "stepsHasNextPage"], async |_| {}).await;
     assert_once_each(&seen, "name", (0..ROWS / 100).map(|n| format!("say {n}")));
 }
+
+#[tokio::test]
+async fn a_cursor_outlives_a_restart_and_is_worth_nothing_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = on_sqlite(&directory).await;
+    for id in ["a", "b"] {
+        server.create("nap", id, json!(null)).await;
+    }
+    let page = server.get("/nap/instances?pageSize=1").await.ok();
+    let next = format!("/nap/instances?pageSize=1&cursor={}", page["cursor"].as_str().unwrap());
+    server.engine.shutdown("1 second").await.unwrap();
+    drop(server);
+    let rest = on_sqlite(&directory).await.get(&next).await.ok();
+    assert_eq!((&rest["instances"][0]["id"], &rest["hasNextPage"]), (&json!("a"), &json!(false)));
+
+    let elsewhere = Setup::default().start().await;
+    for id in ["a", "b"] {
+        elsewhere.create("nap", id, json!(null)).await;
+    }
+    elsewhere.get(&next).await.refused(400, "INVALID_CURSOR");
+}

@@ -46,8 +46,8 @@ fn mask_text(text: &str) -> Option<&'static str> {
 #[tokio::test]
 async fn workflows_are_listed_by_name() {
     let server = server().await;
-    let names =
-        ["echo", "fail", "hang", "nap", "order", "talk", "wait"].map(|name| json!({"name": name}));
+    let names = ["echo", "explode", "fail", "hang", "nap", "order", "talk", "wait"];
+    let names = names.map(|name| json!({"name": name}));
     assert_eq!(server.get("").await.ok(), json!({"workflows": names}));
 }
 
@@ -356,7 +356,7 @@ async fn instances_are_listed_newest_first_and_by_status_and_time() {
         ids(&format!("?createdAfter={}", newest.as_str().unwrap())).await.contains(&"c".to_owned())
     );
     let page = server.get("/wait/instances?pageSize=2").await.ok();
-    let item = |id, status| json!({"id": id, "details": {"status": status}});
+    let item = |id, status| json!({"id": id, "details": {"status": status}, "createdAt": "TIME"});
     let expected = json!({
         "instances": [item("c", "waiting"), item("b", "terminated")], "cursor": "CURSOR", "hasNextPage": true,
     });

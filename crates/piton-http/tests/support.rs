@@ -214,6 +214,7 @@ fn register(builder: piton::EngineBuilder) -> piton::EngineBuilder {
         .register(workflow("nap", nap))
         .register(workflow("talk", talk))
         .register(workflow("hang", hang))
+        .register(workflow("explode", explode))
 }
 
 /// Returns what it was given.
@@ -246,6 +247,21 @@ async fn fail(_: Event<Value>, step: &Step) -> Result<()> {
 /// Sleeps for an hour.
 async fn nap(_: Event<Value>, step: &Step) -> Result<()> {
     step.sleep("nap", "1 hour").await
+}
+
+/// Cannot even be decoded.
+#[derive(Serialize)]
+struct Explosive;
+
+impl<'de> Deserialize<'de> for Explosive {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> std::result::Result<Self, D::Error> {
+        panic!("a detail that is nobody's business");
+    }
+}
+
+/// Has params that panic when they are read.
+async fn explode(_: Event<Explosive>, _: &Step) -> Result<()> {
+    Ok(())
 }
 
 /// Has a step that never ends.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Store,
+    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store,
     StoreError,
 };
 use piton_core::boundary::Next;
@@ -168,6 +168,10 @@ impl Store for Access {
         self.store.kind()
     }
 
+    fn secret(&self) -> Secret {
+        self.store.secret()
+    }
+
     fn observe(&self, observer: Weak<dyn Observer>) {
         if !self.deaf {
             self.store.observe(observer);
@@ -245,6 +249,10 @@ impl Store for Access {
 
     fn next_due_at(&self, names: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.store.next_due_at(names)
+    }
+
+    fn next_claimable_at(&self, names: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.store.next_claimable_at(names)
     }
 
     fn append_logs(&self, key: InstanceKey, run: RunNumber, lines: Vec<LogLine>) -> Answer<()> {

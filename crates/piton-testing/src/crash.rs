@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use piton::{Registration, StepRecord};
@@ -61,6 +63,9 @@ pub struct Survived {
     pub crashes: usize,
 }
 
+/// Makes a world ready for a run.
+type Prepare = dyn for<'h> Fn(&'h Harness) -> Pin<Box<dyn Future<Output = piton::Result<()>> + 'h>>;
+
 /// A crash test in the making; see [`survives_crash_at_every_boundary`].
 ///
 /// ```
@@ -88,7 +93,7 @@ pub struct CrashTest {
     workflows: Vec<Registration>,
     params: Value,
     kind: StoreKind,
-    prepare: Box<dyn Fn(&Harness) + Send + Sync>,
+    prepare: Box<Prepare>,
 }
 
 impl CrashTest {
@@ -102,7 +107,7 @@ impl CrashTest {
             workflows: vec![workflow.into()],
             params: serde_json::to_value(params).expect("the params can be written as JSON"),
             kind: StoreKind::Memory,
-            prepare: Box::new(|_| {}),
+            prepare: Box::new(|_| Box::pin(std::future::ready(Ok(())))),
         }
     }
 
@@ -119,8 +124,45 @@ impl CrashTest {
     }
 
     /// Prepares each world before its run: mocks, and instances that the workflow expects.
-    pub fn prepare(mut self, prepare: impl Fn(&Harness) + Send + Sync + 'static) -> Self {
-        self.prepare = Box::new(prepare);
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::CrashTest;
+    /// # async fn stock(_: Event<u32>, step: &Step) -> Result<u32> { step.wait_for_event("sale", "sold").await }
+    /// # async fn sell(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run_with("sell", |cx| async move { cx.transaction().send_event("stock", "main", "sold", &1) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// CrashTest::new(workflow("sell", sell), ())
+    ///     .register(workflow("stock", stock))
+    ///     .prepare_with(async |harness| {
+    ///         harness.workflow::<u32, u32>("stock")?.create(7).id("main").await?;
+    ///         Ok(())
+    ///     })
+    ///     .run()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prepare_with<F>(mut self, prepare: F) -> Self
+    where
+        F: AsyncFn(&Harness) -> piton::Result<()> + 'static,
+    {
+        let prepare = Rc::new(prepare);
+        self.prepare = Box::new(move |harness| {
+            let prepare = Rc::clone(&prepare);
+            Box::pin(async move { prepare(harness).await })
+        });
+        self
+    }
+
+    /// Like [`prepare_with`](Self::prepare_with), for mocks alone.
+    pub fn prepare(mut self, prepare: impl Fn(&Harness) + 'static) -> Self {
+        self.prepare = Box::new(move |harness| {
+            prepare(harness);
+            Box::pin(std::future::ready(Ok(())))
+        });
         self
     }
 
@@ -192,7 +234,7 @@ impl CrashTest {
         if let Some((at, fate)) = crash {
             access.crash_at(at, fate);
         }
-        (self.prepare)(&harness);
+        (self.prepare)(&harness).await?;
         let workflow = harness.workflow::<Value, Value>(self.name())?;
         workflow.create(self.params.clone()).id(INSTANCE).await?;
         Ok((harness, access))

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::harness_builder::Configure;
 use crate::mocks::{MockStep, MockWait, Mocks};
 use crate::stores::Home;
 use crate::{HarnessBuilder, StoreKind, VirtualRuntime};
@@ -61,6 +62,7 @@ pub struct Harness {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<VirtualRuntime>,
     pub(crate) mocks: Arc<Mocks>,
+    pub(crate) configure: Configure,
     // Last: the files go when everything that uses them is gone.
     pub(crate) home: Home,
 }
@@ -130,7 +132,7 @@ impl Harness {
     pub async fn with(
         kind: StoreKind,
         workflows: impl IntoIterator<Item = Registration>,
-        configure: impl FnOnce(EngineBuilder) -> EngineBuilder + Send,
+        configure: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static,
     ) -> Result<Self> {
         Self::builder().store(kind).workflows(workflows).configure(configure).start().await
     }
@@ -205,7 +207,7 @@ impl Harness {
     /// If the store cannot be read.
     pub async fn rows<O>(&self, instance: &InstanceHandle<O>) -> Result<Rows> {
         let rows = self.rows_of(instance.workflow(), instance.id(), None).await?;
-        rows.ok_or_else(|| not_found(instance.workflow(), instance.id()).into())
+        rows.ok_or_else(|| Refusal::no_instance(instance.workflow(), instance.id()).into())
     }
 
     /// The rows of a run, the current one unless `run` names another. `None` if there is no such instance.
@@ -428,8 +430,8 @@ impl Harness {
 
     // ---- crashes ----
 
-    /// Stops this process as `kill -9` would and starts another on the same data, with the workflows of
-    /// the next deploy. Mocks and counts stay.
+    /// Stops this process as `kill -9` would and starts another on the same data and with the same settings, with the
+    /// workflows of the next deploy. Mocks and counts stay.
     ///
     /// # Errors
     ///
@@ -438,12 +440,12 @@ impl Harness {
         self,
         workflows: impl IntoIterator<Item = Registration>,
     ) -> Result<Self> {
-        let Self { engine, store, runtime, mocks, home } = self;
+        let Self { engine, store, runtime, mocks, configure, home } = self;
         drop(engine);
         let store = home.reopen(store, &runtime).await?;
         let builder = engine_builder(Arc::clone(&store), &runtime, &mocks, workflows);
-        let engine = builder.start().await?;
-        Ok(Self { engine, store, runtime, mocks, home })
+        let engine = configure(builder).start().await?;
+        Ok(Self { engine, store, runtime, mocks, configure, home })
     }
 }
 
@@ -469,11 +471,6 @@ fn not_ended(state: &Instance) -> String {
         format!(" in step {:?} ({}){until}", step.name, step.step_type)
     });
     format!("{workflow}/{id} has not ended: it is {status}{}", waits.unwrap_or_default())
-}
-
-fn not_found(workflow: &str, id: &str) -> Refusal {
-    let message = format!("workflow {workflow:?} has no instance {id:?}");
-    Refusal::new(Code::InstanceNotFound, message)
 }
 
 impl fmt::Debug for Harness {

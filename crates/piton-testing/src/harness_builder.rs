@@ -16,8 +16,11 @@ use crate::stores::{Home, StoreKind};
 /// The seed of a harness that names none.
 const SEED: u64 = 1;
 
-/// Something that changes a `T`.
-type Change<'a, T> = Box<dyn FnOnce(T) -> T + Send + 'a>;
+/// Gives an engine its settings: the first one, and each that takes over after a crash.
+pub(crate) type Configure = Box<dyn Fn(EngineBuilder) -> EngineBuilder + Send + Sync>;
+
+/// Puts something in front of a store.
+type Through<'a> = Box<dyn FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send + 'a>;
 
 /// A harness in the making; see [`Harness::builder`].
 ///
@@ -45,8 +48,8 @@ pub struct HarnessBuilder<'a> {
     workflows: Vec<Registration>,
     seed: u64,
     start_at: Timestamp,
-    configure: Change<'a, EngineBuilder>,
-    through: Change<'a, Arc<dyn Store>>,
+    configure: Configure,
+    through: Through<'a>,
 }
 
 impl<'a> HarnessBuilder<'a> {
@@ -91,10 +94,11 @@ impl<'a> HarnessBuilder<'a> {
         self
     }
 
-    /// Changes the settings of the engine.
+    /// Changes the settings of the engine, also of those that take over in
+    /// [`crash_and_restart`](Harness::crash_and_restart).
     pub fn configure(
         mut self,
-        configure: impl FnOnce(EngineBuilder) -> EngineBuilder + Send + 'a,
+        configure: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static,
     ) -> Self {
         self.configure = Box::new(configure);
         self
@@ -123,7 +127,7 @@ impl<'a> HarnessBuilder<'a> {
         let mocks = Arc::new(Mocks::default());
         let builder = engine_builder(through(Arc::clone(&store)), &runtime, &mocks, workflows);
         let engine = configure(builder).start().await?;
-        Ok(Harness { engine, store, runtime, mocks, home })
+        Ok(Harness { engine, store, runtime, mocks, configure, home })
     }
 }
 

@@ -65,6 +65,12 @@ pub async fn replays_the_same(
     if workflow.name() != history.workflow {
         return part(What::Workflow { today: workflow.name().to_owned() });
     }
+    if history.format != RunExport::FORMAT {
+        let (theirs, ours) = (history.format, RunExport::FORMAT);
+        let error =
+            format!("it has format {theirs}, and this version reads {ours}; export it again");
+        return part(What::NotReplayed { error });
+    }
     let replayed = replay(workflow, history).await;
     replayed.and_then(|today| today.compare(history)).or_else(part)
 }
@@ -235,7 +241,8 @@ async fn import(store: &dyn Store, runtime: &VirtualRuntime, history: &RunExport
     let claimed = store.claim(request).await?.claimed.pop();
     let key = claimed.ok_or_else(|| lost("the imported instance cannot be claimed"))?.run_key();
     let rows = history.steps.iter().cloned().map(StepRecord::from);
-    let steps = rows.map(|record| StepWrite { record, row: RowState::New }).collect();
+    let steps =
+        rows.map(|record| StepWrite { record: Arc::new(record), row: RowState::New }).collect();
     let (mutations, waits, logs) = (Vec::new(), Vec::new(), Vec::new());
     let next = Next::Continue { bodies_running: false };
     store.commit(Boundary { key, mutations, steps, waits, logs, next }).await?;

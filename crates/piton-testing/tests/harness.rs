@@ -20,6 +20,7 @@ on_every_store!(
     an_instance_is_steered_by_name,
     a_result_that_is_not_there_says_why,
     rows_are_all_there,
+    a_crash_keeps_the_settings,
     a_crash_keeps_the_rows_and_the_clock,
     nothing_runs_after_the_harness_is_gone,
     two_harnesses_know_nothing_of_each_other,
@@ -215,6 +216,15 @@ async fn a_crash_keeps_the_rows_and_the_clock(kind: StoreKind) -> Result<()> {
     harness.run_to_end().await?;
     let instance = harness.instance("nap", instance.id()).await?;
     assert_eq!(instance.result().await?, "rested");
+    Ok(())
+}
+
+async fn a_crash_keeps_the_settings(kind: StoreKind) -> Result<()> {
+    let nap = || [workflow("nap", two_naps)];
+    let few = Limits { batch_max: 1, ..Limits::default() };
+    let harness = Harness::with(kind, nap(), move |engine| engine.limits(few.clone())).await?;
+    let harness = harness.crash_and_restart(nap()).await?;
+    assert_eq!(harness.engine().limits().batch_max, 1);
     Ok(())
 }
 

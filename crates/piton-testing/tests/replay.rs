@@ -9,6 +9,7 @@ on_every_store!(
     the_same_code_replays_the_same_at_every_moment,
     a_restarted_run_replays_too,
     an_export_survives_its_form_as_text,
+    an_export_is_of_one_moment,
 );
 
 async fn pay(cents: Event<u64>, step: &Step) -> Result<String> {
@@ -98,8 +99,52 @@ async fn an_export_survives_its_form_as_text(kind: StoreKind) -> Result<()> {
 }
 
 /// How today's code differs from the record.
+/// Writes as many lines as it has steps, and an event to itself in each.
+async fn busy(_: Event<()>, step: &Step) -> Result<()> {
+    let id = step.instance_id().to_string();
+    for n in 0..200 {
+        let id = id.as_str();
+        step.run_with(format!("{n}"), |cx| async move {
+            cx.transaction().send_event("busy", id, "hello", &n)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn an_export_is_of_one_moment(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [workflow("busy", busy)]).await?;
+    let instance = harness.create::<_, ()>("busy", ()).await?;
+    let exporting = async {
+        loop {
+            // Each step and its event are one commit, so that at every moment there are as many.
+            match instance.export().await {
+                Ok(export) => assert_eq!(export.steps.len(), export.events.len()),
+                Err(error) => assert!(error.message().contains("pause it"), "{error}"),
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        ended = harness.run_to_end() => { ended?; }
+        () = exporting => {}
+    }
+    assert_eq!(instance.export().await?.steps.len(), 200);
+    Ok(())
+}
+
 async fn difference(today: Registration, history: &RunExport) -> Difference {
     replays_the_same(today, history).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_record_of_another_format_is_refused() {
+    let mut history = ended().await;
+    history.format = 2;
+    let difference = difference(workflow("pay", pay), &history).await;
+    assert_eq!(difference.step(), None);
+    let said = difference.to_string();
+    assert!(said.contains("it has format 2, and this version reads 1"), "{said}");
 }
 
 #[tokio::test]

@@ -480,6 +480,19 @@ impl Engine {
         Ok(self.inner.shared.store.next_due_at(names).await?)
     }
 
+    /// Since when, or from when on, there is work that any runner with room would take.
+    ///
+    /// Unlike [`next_wake_at`](Self::next_wake_at) it leaves out the runs that were claimed again and again without
+    /// progress: those are advanced one at a time, and may wait for their turn however long they have been due.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub async fn next_claimable_at(&self) -> Result<Option<piton_core::Timestamp>> {
+        let names = Arc::clone(&self.inner.shared.registry.names);
+        Ok(self.inner.shared.store.next_claimable_at(names).await?)
+    }
+
     /// Stops politely: claims nothing more, lets running steps be recorded up to `patience`, hands the
     /// leases of the rest back so that others need not wait for them, and closes the store.
     ///

@@ -1,6 +1,7 @@
 //! The one public error, and how it travels: out of user code with `?`, into the database as
 //! `{name, message, code?, stack?}`, and back out of it on replay.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -110,6 +111,18 @@ impl Error {
         wrapped
     }
 
+    /// A panic as an error named `Panic`, with its message.
+    ///
+    /// ```
+    /// let caught = std::panic::catch_unwind(|| panic!("no luck")).unwrap_err();
+    /// assert_eq!(piton::Error::from_panic(&*caught).to_string(), "Panic: no luck");
+    /// ```
+    pub fn from_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self::new(text.unwrap_or("panicked with something that is not text")).named("Panic")
+    }
+
     /// Gives the error a name: recorded, shown, and the same on replay.
     ///
     /// ```
@@ -167,6 +180,22 @@ impl Error {
     /// The error behind it, if it wraps one and has not been through the database.
     pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+
+    /// The same error, about one instance of a batch, counted from 0: `cents` becomes `[1].params.cents`.
+    pub(crate) fn in_batch(mut self, index: usize) -> Self {
+        let inner = &mut *self.0;
+        let id = inner.code.as_deref() == Some(Code::InvalidInstanceId.as_str());
+        let part = if id { "id" } else { "params" };
+        if inner.issues.is_empty() {
+            let message = inner.message.clone();
+            inner.issues.push(Issue { path: String::new(), message });
+        }
+        let place = format!("[{index}].{part}");
+        let issues = std::mem::take(&mut inner.issues).into_iter();
+        inner.issues = issues.map(|issue| issue.inside(&place)).collect();
+        inner.message = format!("instance {index} of the batch: {}", inner.message);
+        self
     }
 
     pub(crate) fn store(message: impl Into<String>) -> Self {

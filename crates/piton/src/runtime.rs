@@ -33,6 +33,12 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Starts a task that runs by itself. It is aborted when the returned owner is dropped.
     fn spawn(&self, task: BoxFuture<()>) -> TaskOwner;
+
+    /// Drops something that wakes tasks when it is dropped, where that is cheap: here and now, unless the runtime
+    /// knows of a better place and will get there soon. Called from threads that are none of the runtime's own.
+    fn drop_inside(&self, waking: Box<dyn Send>) {
+        drop(waking);
+    }
 }
 
 /// The owner of a spawned task: dropping it aborts the task.
@@ -119,6 +125,13 @@ impl Runtime for TokioRuntime {
     fn spawn(&self, task: BoxFuture<()>) -> TaskOwner {
         let abort = self.handle.spawn(task).abort_handle();
         TaskOwner::new(move || abort.abort())
+    }
+
+    fn drop_inside(&self, waking: Box<dyn Send>) {
+        // Threads of its own, which look after it whatever the caller waits for.
+        if self.handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread {
+            self.handle.spawn(async move { drop(waking) });
+        }
     }
 }
 

@@ -30,6 +30,7 @@ on_every_store!(
     a_wait_is_so_short_and_so_long,
     the_default_timeout_of_waits_is_configurable_and_keeps_to_the_limits,
     a_page_has_so_many_rows,
+    a_page_has_so_many_bytes,
     log_messages_and_categories_are_bounded,
     log_lines_between_two_boundaries_are_bounded,
     durations_that_are_none_are_refused_where_they_are_used,
@@ -44,7 +45,7 @@ async fn limited(
 ) -> Result<Harness> {
     let mut limits = Limits::default();
     change(&mut limits);
-    Harness::with(kind, workflows, |builder| builder.limits(limits)).await
+    Harness::with(kind, workflows, move |builder| builder.limits(limits.clone())).await
 }
 
 /// The error has this code, and its message has all of these in it.
@@ -340,6 +341,52 @@ async fn a_page_has_so_many_rows(kind: StoreKind) -> Result<()> {
     Ok(())
 }
 
+/// Writes a line of a hundred bytes and returns a hundred bytes, three times.
+fn verbose() -> Registration {
+    flow("verbose", &(), |(), _: Event<()>, step| {
+        Box::pin(async move {
+            for n in 0..3 {
+                step.log().info("x".repeat(100));
+                step.run(format!("step {n}"), async { Ok("x".repeat(98)) }).await?;
+            }
+            Ok("x".repeat(98))
+        })
+    })
+}
+
+async fn a_page_has_so_many_bytes(kind: StoreKind) -> Result<()> {
+    let harness = limited(kind, [verbose()], |limits| limits.page_bytes_max = 250).await?;
+    let workflow = harness.workflow::<(), String>("verbose")?;
+    let instance = workflow.create(()).id("first").await?;
+    for _ in 0..3 {
+        instance.send_event("hello", &"x".repeat(98)).await?;
+        workflow.create(()).await?;
+    }
+    harness.run_to_end().await?;
+    let mut page = workflow.list().await?;
+    let mut seen = page.items.len();
+    assert!(seen < 4 && page.has_next_page, "it ends early");
+    while let Some(cursor) = page.cursor {
+        page = workflow.list().after(cursor).await?;
+        seen += page.items.len();
+    }
+    assert_eq!(seen, 4, "and the next ones have the rest");
+
+    let history = instance.history().log_category("workflow").await?;
+    let logs = history.logs.expect("they were asked for");
+    let rows = [history.steps.items.len(), history.events.items.len(), logs.items.len()];
+    assert_eq!(rows, [2, 2, 2]);
+    assert!(history.steps.has_next_page && history.events.has_next_page && logs.has_next_page);
+    let rest = instance.history().steps_after(history.steps.cursor.expect("there is more")).await?;
+    assert_eq!((rest.steps.items.len(), rest.steps.has_next_page), (1, false));
+
+    let harness = limited(kind, [verbose()], |limits| limits.page_bytes_max = 1).await?;
+    let instance = harness.create::<_, String>("verbose", ()).await?;
+    harness.run_to_end().await?;
+    assert_eq!(instance.history().await?.steps.items.len(), 1, "one row at least");
+    Ok(())
+}
+
 // ---- lengths of time ----
 
 /// Sleeps as long as the params say.
@@ -424,7 +471,8 @@ async fn a_wait_is_so_short_and_so_long(kind: StoreKind) -> Result<()> {
         wait_timeout_max: Span::literal("1 hour"),
         ..Limits::default()
     };
-    let configure = |builder: EngineBuilder| builder.limits(limits).default_wait_timeout("1 hour");
+    let configure =
+        move |builder: EngineBuilder| builder.limits(limits.clone()).default_wait_timeout("1 hour");
     let harness = Harness::with(kind, [waiter()], configure).await?;
     for timeout in ["2 seconds", "1 hour"] {
         let instance = harness.create::<_, Option<()>>("waiter", Some(timeout.to_owned())).await?;

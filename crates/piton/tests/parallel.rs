@@ -166,7 +166,7 @@ async fn a_body_is_never_run_twice_because_its_sibling_suspended(kind: StoreKind
             )?;
             Ok(done + event + failing)
         });
-        let harness = Harness::with(kind, [flow], |engine| engine.parked_runs(parked)).await?;
+        let harness = Harness::with(kind, [flow], move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, u32>("pair", ()).await?;
         harness.run_until_idle().await?;
         harness.advance("45 minutes");
@@ -493,7 +493,8 @@ async fn the_loser_of_a_select_neither_leaks_nor_blocks_completion(kind: StoreKi
         })
     };
     for parked in [0, 100] {
-        let harness = Harness::with(kind, [flow()], |engine| engine.parked_runs(parked)).await?;
+        let harness =
+            Harness::with(kind, [flow()], move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, String>("race", ()).await?;
         harness.run_until_idle().await?;
         harness.advance("10 minutes");

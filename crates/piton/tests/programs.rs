@@ -168,7 +168,7 @@ async fn live(kind: StoreKind, mode: Mode, program: Vec<Op>, sent: &[Sent]) -> R
         Mode::Replayed | Mode::Crashing => 0,
     };
     let mut harness =
-        Harness::with(kind, programs(probe), |engine| engine.parked_runs(parked)).await?;
+        Harness::with(kind, programs(probe), move |engine| engine.parked_runs(parked)).await?;
     let handle = harness.workflow::<Vec<Op>, Vec<String>>("program")?;
     let mut instance = handle.create(program).id("it").await?;
     let mut minutes = 0;

@@ -57,7 +57,7 @@ async fn a_sleep_ends_at_its_millisecond_and_not_before(kind: StoreKind) -> Resu
     for parked in [0, 100] {
         let probe = Probe::new();
         let harness =
-            Harness::with(kind, [nap(probe)], |engine| engine.parked_runs(parked)).await?;
+            Harness::with(kind, [nap(probe)], move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, u32>("nap", ()).await?;
         harness.run_until_idle().await?;
         assert_eq!(instance.status().await?, InstanceStatus::Waiting);
@@ -156,7 +156,7 @@ async fn a_wake_that_falls_due_while_paused_takes_effect_right_after_resume(
     for parked in [0, 100] {
         let probe = Probe::new();
         let harness =
-            Harness::with(kind, [nap(probe)], |engine| engine.parked_runs(parked)).await?;
+            Harness::with(kind, [nap(probe)], move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, u32>("nap", ()).await?;
         harness.run_until_idle().await?;
         assert_eq!(instance.pause().await?.status, InstanceStatus::Paused);
@@ -195,7 +195,7 @@ async fn an_old_wake_never_ends_a_sleep_of_the_next_run(kind: StoreKind) -> Resu
     {
         let probe = Probe::new();
         let harness =
-            Harness::with(kind, [nap(probe)], |engine| engine.parked_runs(parked)).await?;
+            Harness::with(kind, [nap(probe)], move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, u32>("nap", ()).await?;
         harness.run_until_idle().await?;
         harness.advance(asleep);

@@ -61,7 +61,7 @@ async fn a_completed_step_never_runs_again(kind: StoreKind) -> Result<()> {
     for parked in [0, 100] {
         let probe = Probe::new();
         let harness =
-            Harness::with(kind, order(probe), |engine| engine.parked_runs(parked)).await?;
+            Harness::with(kind, order(probe), move |engine| engine.parked_runs(parked)).await?;
         let instance = harness.create::<_, u32>("order", 1_u32).await?;
         instance.send_event("go", &7).await?;
         harness.run_to_end().await?;
@@ -387,7 +387,7 @@ async fn a_step_over_the_limit_stays_refused(kind: StoreKind) -> Result<()> {
         Ok(refused)
     });
     let limits = Limits { steps_max: 1, ..Limits::default() };
-    let harness = Harness::with(kind, [flow], |engine| engine.limits(limits)).await?;
+    let harness = Harness::with(kind, [flow], move |engine| engine.limits(limits.clone())).await?;
     let instance = harness.create::<_, Vec<bool>>("over", ()).await?;
     harness.run_to_end().await?;
     assert_eq!(instance.result().await?, [true; 3]);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use axum::Router;
 use clap::Parser;
-use piton::{Engine, Span};
+use piton::{DurationError, Engine, IntoSpan, Span};
 use piton_http::{Api, BearerTokens, Permission, ServerLimits};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 
@@ -54,11 +55,11 @@ struct Args {
     #[arg(long, env = "PITON_CONCURRENCY", value_name = "RUNS")]
     concurrency: Option<usize>,
     /// How long a claim lasts without renewal, such as "30 seconds"
-    #[arg(long, env = "PITON_LEASE", value_name = "DURATION")]
-    lease: Option<String>,
+    #[arg(long, env = "PITON_LEASE", value_name = "DURATION", value_parser = duration)]
+    lease: Option<Span>,
     /// How often to look for due work when nothing else tells of it
-    #[arg(long, env = "PITON_POLL_INTERVAL", value_name = "DURATION")]
-    poll_interval: Option<String>,
+    #[arg(long, env = "PITON_POLL_INTERVAL", value_name = "DURATION", value_parser = duration)]
+    poll_interval: Option<Span>,
     /// Append `instance run step attempt` to this file for each executed step body
     #[arg(long, env = "PITON_WITNESS", value_name = "FILE")]
     witness: Option<PathBuf>,
@@ -71,6 +72,10 @@ struct Args {
 enum Command {
     /// Check the database, also while servers use it, and say what was found
     Audit,
+}
+
+fn duration(text: &str) -> Result<Span, DurationError> {
+    text.into_span()
 }
 
 /// Between the signal and the end of waits for results: others have that long to finish undisturbed.
@@ -91,10 +96,10 @@ async fn main() -> Result<()> {
         return audit(&args.database);
     }
     let engine = start_engine(&args).await?;
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    greet(&args, listener.local_addr()?);
+    let listener =
+        TcpListener::bind(args.listen).await.with_context(|| cannot_listen(args.listen))?;
+    let order = unused_order(&engine).await?;
+    greet(&args, listener.local_addr()?, &order);
     serve(&args, engine, listener).await
 }
 
@@ -105,6 +110,28 @@ fn audit(database: &str) -> Result<()> {
     Ok(())
 }
 
+fn cannot_listen(address: SocketAddr) -> String {
+    format!(
+        "cannot listen on {address}: if another server is there, stop it, or choose another address, \
+         such as --listen {}:0 for any free port",
+        address.ip()
+    )
+}
+
+/// An id to order under: what an earlier start has printed may have been typed.
+async fn unused_order(engine: &Engine) -> Result<String> {
+    let orders = engine.workflow::<Value, Value>("order")?;
+    for number in 1.. {
+        let id = format!("order-{number}");
+        match orders.get(&id).await {
+            Ok(_) => {}
+            Err(error) if error.code() == Some("INSTANCE_NOT_FOUND") => return Ok(id),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    anyhow::bail!("every number is an order already")
+}
+
 async fn start_engine(args: &Args) -> Result<Engine> {
     let witness = args.witness.as_deref().map(Witness::open).transpose()?;
     let tools = Arc::new(Tools::new(witness)?);
@@ -113,20 +140,21 @@ async fn start_engine(args: &Args) -> Result<Engine> {
         builder = builder.concurrency(runs);
     }
     if let Some(lease) = &args.lease {
-        builder = builder.lease(lease);
+        builder = builder.lease(*lease);
     }
     if let Some(interval) = &args.poll_interval {
-        builder = builder.poll_interval(interval);
+        builder = builder.poll_interval(*interval);
     }
     if args.no_runner {
         builder = builder.no_runner();
     }
     let engine = builder.start().await;
     // Not the whole URL: it may hold a password.
-    let scheme = args.database.split_once(':').map_or("", |(scheme, _)| scheme);
+    let kind =
+        args.database.split_once(':').map(|(scheme, _)| format!("{scheme} ")).unwrap_or_default();
     engine
         .map_err(anyhow::Error::from)
-        .with_context(|| format!("cannot start on this {scheme} database"))
+        .with_context(|| format!("cannot start on this {kind}database"))
 }
 
 fn app(args: &Args, engine: &Engine) -> Result<Router> {
@@ -185,7 +213,7 @@ async fn stop_signal() -> Result<()> {
 }
 
 /// Says where the server is, and what to type next.
-fn greet(args: &Args, address: SocketAddr) {
+fn greet(args: &Args, address: SocketAddr, order: &str) {
     let base = format!("http://{address}/api/workflows");
     let token = match &args.token {
         Some(_) => " -H \"Authorization: Bearer $PITON_TOKEN\"",
@@ -197,12 +225,12 @@ fn greet(args: &Args, address: SocketAddr) {
     println!("Order something, approve it, and see what came of it:");
     println!();
     println!(
-        "  curl{token} {json} {base}/order/instances \\\n    -d '{{\"id\":\"order-1\",\"params\":{{\"item\":\"rope\",\"cents\":4200}}}}'"
+        "  curl{token} {json} {base}/order/instances \\\n    -d '{{\"id\":\"{order}\",\"params\":{{\"item\":\"rope\",\"cents\":4200}}}}'"
     );
     println!(
-        "  curl{token} {json} {base}/order/instances/order-1/events \\\n    -d '{{\"type\":\"approved\",\"payload\":{{\"by\":\"Ada\"}}}}'"
+        "  curl{token} {json} {base}/order/instances/{order}/events \\\n    -d '{{\"type\":\"approved\",\"payload\":{{\"by\":\"Ada\"}}}}'"
     );
-    println!("  curl{token} '{base}/order/instances/order-1/result?wait=30s'");
+    println!("  curl{token} '{base}/order/instances/{order}/result?wait=30s'");
     println!();
     println!(
         "Or with the piton command (cargo install --path crates/piton-cli), which --help explains:"
@@ -213,4 +241,9 @@ fn greet(args: &Args, address: SocketAddr) {
         println!("  export PITON_HEADERS=\"Authorization: Bearer $PITON_TOKEN\"");
     }
     println!("  piton instances list");
+    println!();
+    println!(
+        "There are also nightly-report {{\"day\":\"2026-11-15\"}}, onboarding {{\"email\":\"ada@example.com\"}}, and playground, whose"
+    );
+    println!("params are a program: see docs/http.md.");
 }

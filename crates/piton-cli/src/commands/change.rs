@@ -79,6 +79,12 @@ pub(crate) fn steer(session: &Session, target: &Target, verb: &str) -> Result<()
     let Ok(instance) = session.client.instance(target) else {
         return session.print(&format!("{id}: {verb} was accepted"));
     };
+    if verb == "resume" && instance.details.ended() {
+        let status = safe(&instance.details.status);
+        session.print(&format!("{id} has ended ({status}): there is nothing to resume"))?;
+        session.note(&format!("run it again: {}", session.command("restart", target)));
+        return Ok(());
+    }
     let status = match instance.details.pause_requested {
         true => "about to be paused".to_owned(),
         false => safe(&instance.details.status),

@@ -1,5 +1,7 @@
 //! Boundaries: what one commit writes, what it makes of the run, and who is kept from committing.
 
+use std::sync::Arc;
+
 use piton::store::{Action, Boundary, Mutation, RowState, StepWrite};
 use piton_core::boundary::After;
 use piton_core::record::{InstanceKey, RecordedError, RunKey, StepRecord};
@@ -18,7 +20,7 @@ pub async fn a_committed_step_is_there(stage: Stage) {
     assert!(committed.settled.is_empty());
     let loaded = stage.store.load_steps(key.instance, key.run).await;
     assert_eq!(loaded.expect("read"), stage.steps("a").await);
-    assert_eq!(stage.steps("a").await, [step.record]);
+    assert_eq!(stage.steps("a").await, [(*step.record).clone()]);
 }
 
 pub async fn steps_are_loaded_in_order_of_position(stage: Stage) {
@@ -59,8 +61,9 @@ pub async fn every_field_of_a_step_survives(stage: Stage) {
         started_at: stage.in_ms(-2),
         updated_at: stage.in_ms(-1),
     };
-    let bare = stage.completed_step("bare", 5).record;
-    let write = |record: &StepRecord| StepWrite { record: record.clone(), row: RowState::New };
+    let bare = Arc::unwrap_or_clone(stage.completed_step("bare", 5).record);
+    let write =
+        |record: &StepRecord| StepWrite { record: Arc::new(record.clone()), row: RowState::New };
     let boundary = Boundary { steps: vec![write(&full), write(&bare)], ..boundary(key) };
     stage.commit(boundary).await;
     assert_eq!(stage.steps("a").await, [full, bare]);
@@ -77,10 +80,10 @@ pub async fn a_retried_step_keeps_its_place_and_gets_its_outcome(stage: Stage) {
         attempts: 2,
         next_retry_at: None,
         error: None,
-        ..stage.completed_step("charge", 0).record
+        ..Arc::unwrap_or_clone(stage.completed_step("charge", 0).record)
     };
     let second = Boundary {
-        steps: vec![StepWrite { record: outcome.clone(), row: RowState::Changed }],
+        steps: vec![StepWrite { record: Arc::new(outcome.clone()), row: RowState::Changed }],
         ..boundary(key)
     };
     stage.commit(second).await;
@@ -292,5 +295,5 @@ pub async fn no_retry_is_due_before_its_moment_whatever_happens(stage: Stage) {
     stage.steer("a", Action::Resume).await;
     stage.claim_only("a").await;
     let step = stage.view("a").await.waiting_for;
-    assert_eq!(step, Some(failed.record), "a resumed run re-checks this");
+    assert_eq!(step, Some(Arc::unwrap_or_clone(failed.record)), "a resumed run re-checks this");
 }

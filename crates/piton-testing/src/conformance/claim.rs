@@ -312,6 +312,7 @@ pub async fn suspects_are_claimed_one_at_a_time_by_those_who_ask_for_one(stage: 
     assert_eq!(ids, ["fresh"], "suspects delay nobody");
     assert_eq!(next, Some(stage.now().plus(LEASE)), "nor do they call for another claim");
     assert!(stage.next_due_at().await <= Some(stage.now()), "they are due all the same");
+    assert_eq!(stage.next_claimable_at().await, next, "and yet nobody is late with them");
     assert_eq!(claim(true).await.0, ["a"]);
     assert_eq!(claim(true).await.0, ["b"], "another runner has a seat of its own");
     stage.steer("c", Action::Pause).await;

@@ -1,5 +1,7 @@
 //! What cases put in: names, requests, boundaries, steps.
 
+use std::sync::Arc;
+
 use piton::store::{
     Boundary, ClaimRequest, CreateRequest, Existing, NewEvent, NewInstance, PageQuery, RowState,
     StepWrite, WaitLook,
@@ -180,11 +182,11 @@ impl Stage {
         timeout_ms: i64,
     ) -> WaitLook {
         WaitLook {
-            record: StepRecord {
+            record: Arc::new(StepRecord {
                 wake_at: Some(self.in_ms(timeout_ms)),
                 event_type: Some(EventType::from_stored(event_type)),
                 ..self.step(name, position, StepType::WaitForEvent)
-            },
+            }),
             row: RowState::New,
             seq: position + 100,
         }
@@ -206,7 +208,7 @@ impl Stage {
 }
 
 fn new_row(record: StepRecord) -> StepWrite {
-    StepWrite { record, row: RowState::New }
+    StepWrite { record: Arc::new(record), row: RowState::New }
 }
 
 /// The same wait on a later look: its row is stored.

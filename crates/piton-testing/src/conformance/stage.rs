@@ -170,6 +170,11 @@ impl Stage {
         self.store.next_due_at(workflows).await.expect("read")
     }
 
+    pub(crate) async fn next_claimable_at(&self) -> Option<Timestamp> {
+        let workflows = [checkout()].into();
+        self.store.next_claimable_at(workflows).await.expect("read")
+    }
+
     /// An instance that was created and claimed.
     pub(crate) async fn leased(&self, name: &str) -> RunKey {
         self.create(name).await;

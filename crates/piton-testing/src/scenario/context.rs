@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use piton::Result;
 use piton_core::record::{EventRecord, InstanceRecord, RunNumber, StepRecord};
-use piton_core::{Code, Refusal, Timestamp};
+use piton_core::{Refusal, Timestamp};
 use serde_json::Value;
 
 use crate::{Harness, Rows, VirtualRuntime};
@@ -286,10 +286,7 @@ impl Utils<'_> {
 
     async fn require_rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Rows> {
         let rows = self.rows(workflow, id, run).await?;
-        rows.ok_or_else(|| {
-            let message = format!("workflow {workflow:?} has no instance {id:?}");
-            Refusal::new(Code::InstanceNotFound, message).into()
-        })
+        rows.ok_or_else(|| Refusal::no_instance(workflow, id).into())
     }
 
     async fn rows(&self, workflow: &str, id: &str, run: Option<u32>) -> Result<Option<Rows>> {

@@ -43,7 +43,6 @@ mod context;
 mod input;
 pub mod steps;
 
-use std::any::Any;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -101,7 +100,7 @@ impl Scenario {
     /// Changes the settings of the engine.
     pub fn configure(
         mut self,
-        configure: impl FnOnce(EngineBuilder) -> EngineBuilder + Send + 'static,
+        configure: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static,
     ) -> Self {
         self.harness = self.harness.configure(configure);
         self
@@ -145,7 +144,12 @@ async fn run_steps(
         match AssertUnwindSafe(step.run(context)).catch_unwind().await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err((id, Failure::Error(error))),
-            Err(payload) => return Err((id, Failure::Panic(panic_message(&*payload)))),
+            Err(payload) => {
+                return Err((
+                    id,
+                    Failure::Panic(Error::from_panic(&*payload).message().to_owned()),
+                ));
+            }
         }
     }
     Ok(())
@@ -155,12 +159,6 @@ async fn run_steps(
 async fn clean_up(harness: Harness) {
     // A store that a step has closed already has nothing left to clean up.
     let _ = harness.engine().shutdown(0).await;
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "something that is not text".to_owned())
 }
 
 impl fmt::Debug for Scenario {

@@ -443,48 +443,39 @@ impl From<ReadHistory> for ScenarioStep {
 }
 
 /// Lets time pass.
-pub fn advance_time(span: impl IntoInput<Span>) -> AdvanceTime {
-    AdvanceTime { span: span.into_input(), store_as: None }
-}
-
-/// See [`advance_time`].
-#[must_use]
-pub struct AdvanceTime {
-    span: Input<Span>,
-    store_as: Option<Var<Timestamp>>,
-}
-
-stores!(AdvanceTime, Timestamp, "the time after it");
-
-impl From<AdvanceTime> for ScenarioStep {
-    fn from(step: AdvanceTime) -> Self {
-        ScenarioStep::new("advance_time", step.store_as, async move |cx: &Context| {
-            cx.harness.advance(step.span.resolve(cx).await?);
-            Ok(cx.now())
-        })
-    }
+pub fn advance_time(span: impl IntoInput<Span>) -> MoveClock {
+    let span = span.into_input();
+    let work = super::later(async move |cx: &Context| {
+        cx.harness.advance(span.resolve(cx).await?);
+        Ok(cx.now())
+    });
+    MoveClock { kind: "advance_time", work, store_as: None }
 }
 
 /// Sets the clock: to a [`Timestamp`], or to milliseconds since the Unix epoch.
-pub fn set_time(time: impl IntoInput<Timestamp>) -> SetTime {
-    SetTime { time: time.into_input(), store_as: None }
+pub fn set_time(time: impl IntoInput<Timestamp>) -> MoveClock {
+    let time = time.into_input();
+    let work = super::later(async move |cx: &Context| {
+        cx.harness.set_time(time.resolve(cx).await?);
+        Ok(cx.now())
+    });
+    MoveClock { kind: "set_time", work, store_as: None }
 }
 
-/// See [`set_time`].
+/// See [`advance_time`] and [`set_time`].
 #[must_use]
-pub struct SetTime {
-    time: Input<Timestamp>,
+pub struct MoveClock {
+    kind: &'static str,
+    work: Input<Timestamp>,
     store_as: Option<Var<Timestamp>>,
 }
 
-stores!(SetTime, Timestamp, "the time after it");
+stores!(MoveClock, Timestamp, "the time after it");
 
-impl From<SetTime> for ScenarioStep {
-    fn from(step: SetTime) -> Self {
-        ScenarioStep::new("set_time", step.store_as, async move |cx: &Context| {
-            cx.harness.set_time(step.time.resolve(cx).await?);
-            Ok(cx.now())
-        })
+impl From<MoveClock> for ScenarioStep {
+    fn from(step: MoveClock) -> Self {
+        let MoveClock { kind, work, store_as } = step;
+        ScenarioStep::new(kind, store_as, async move |cx: &Context| work.resolve(cx).await)
     }
 }
 

@@ -7,7 +7,7 @@ use piton::runtime::Runtime;
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, Hint,
     InstanceQuery, InstanceView, LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use piton_core::boundary::After;
 use piton_core::record::{
@@ -146,6 +146,10 @@ impl Store for FaultyStore {
         "simulated"
     }
 
+    fn secret(&self) -> Secret {
+        self.inner.secret()
+    }
+
     fn observe(&self, observer: Weak<dyn Observer>) {
         let relay = Arc::new(Relay {
             world: Arc::clone(&self.world),
@@ -223,8 +227,8 @@ impl Store for FaultyStore {
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {
         let call = Call::Commit {
             key: boundary.key,
-            steps: boundary.steps.iter().map(|write| write.record.clone()).collect(),
-            waits: boundary.waits.iter().map(|wait| wait.record.clone()).collect(),
+            steps: boundary.steps.iter().map(|write| (*write.record).clone()).collect(),
+            waits: boundary.waits.iter().map(|wait| (*wait.record).clone()).collect(),
             next: boundary.next.clone(),
         };
         let (process, key) = (self.process, boundary.key);
@@ -254,6 +258,10 @@ impl Store for FaultyStore {
 
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.read(move |store| store.next_due_at(workflows))
+    }
+
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |store| store.next_claimable_at(workflows))
     }
 
     fn append_logs(

@@ -92,21 +92,22 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
     ///
     /// # Errors
     ///
-    /// `INVALID_INSTANCE_ID`, `WORKFLOW_PARAMS_INVALID`, `PAYLOAD_TOO_LARGE`, `VALIDATION_ERROR` for too many.
+    /// `INVALID_INSTANCE_ID`, `WORKFLOW_PARAMS_INVALID`, `PAYLOAD_TOO_LARGE`, `VALIDATION_ERROR` for too many. The
+    /// [issues](Error::issues) say which instance it is about: `[1].params.cents`.
     pub async fn create_batch(
         &self,
         batch: impl IntoIterator<Item = BatchItem<P>>,
     ) -> Result<Vec<InstanceHandle<O>>> {
-        let (mut seen, mut instances, mut count) = (HashSet::new(), Vec::new(), 0_usize);
+        let (mut seen, mut instances) = (HashSet::new(), Vec::new());
         let max = self.limits().batch_max;
-        for BatchItem { id, params } in batch {
-            count += 1;
-            if count > max {
+        for (index, BatchItem { id, params }) in batch.into_iter().enumerate() {
+            if index == max {
                 let message =
                     format!("a batch has more than {max} instances (batch_max); split it");
                 return Err(Refusal::new(Code::ValidationError, message).into());
             }
-            let instance = self.new_instance(Some(&id), &params)?;
+            let instance = self.new_instance(Some(&id), &params);
+            let instance = instance.map_err(|error| error.in_batch(index))?;
             if seen.insert(instance.id.clone()) {
                 instances.push(instance);
             }
@@ -297,7 +298,8 @@ impl<T: Send + 'static> Future for SeenThrough<T> {
 
 impl<T: Send + 'static> Drop for SeenThrough<T> {
     fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
+        // What panicked cannot go on.
+        if let Some(work) = self.work.take().filter(|_| !std::thread::panicking()) {
             self.runtime.spawn(Box::pin(async move { drop(work.await) })).detach();
         }
     }

@@ -8,16 +8,16 @@ use piton_core::{
     Code, EventType, InstanceId, InstanceStatus, Json, Refusal, StepName, StepStatus, StepType,
     Timestamp, WorkflowName,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::instance::not_found;
-use crate::Result;
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
 use crate::store::PageQuery;
+use crate::{Error, Result};
 
-/// The version of the document that this build writes.
-const FORMAT: u32 = 1;
+/// How often a run is read that changes while it is read.
+const READS_MAX: usize = 20;
 
 /// How many rows are read at a time.
 const ROWS_PER_READ: u32 = 1_000;
@@ -58,10 +58,9 @@ pub struct RunExport {
     #[serde(default, with = "word::optional", skip_serializing_if = "Option::is_none")]
     pub status: Option<InstanceStatus>,
     /// What the instance was created with.
-    #[serde(with = "document")]
     pub params: Json,
     /// What the run returned, if it is complete.
-    #[serde(default, with = "document::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     /// Why the run failed, if it is errored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +97,7 @@ pub struct ExportedStep {
     pub wake_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
-    #[serde(default, with = "document::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Json>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RecordedError>,
@@ -116,7 +115,6 @@ pub struct ExportedEvent {
     pub id: String,
     #[serde(rename = "type")]
     pub event_type: String,
-    #[serde(with = "document")]
     pub payload: Json,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,15 +124,14 @@ pub struct ExportedEvent {
 }
 
 impl RunExport {
-    fn new(
-        instance: InstanceRecord,
-        run: u32,
-        steps: Vec<StepRecord>,
-        events: Vec<EventRecord>,
-    ) -> Self {
+    /// The version of the form that this build reads and writes.
+    pub const FORMAT: u32 = 1;
+
+    fn new(rows: Rows) -> Self {
+        let Rows { instance, run, steps, events } = rows;
         let current = instance.run == run;
         Self {
-            format: FORMAT,
+            format: Self::FORMAT,
             workflow: instance.workflow.to_string(),
             instance_id: instance.id.to_string(),
             run_number: run,
@@ -208,6 +205,15 @@ impl From<EventRecord> for ExportedEvent {
     }
 }
 
+/// What an export is made of.
+#[derive(PartialEq)]
+struct Rows {
+    instance: InstanceRecord,
+    run: u32,
+    steps: Vec<StepRecord>,
+    events: Vec<EventRecord>,
+}
+
 /// An export in the making; await it.
 #[must_use = "an export does nothing unless it is awaited"]
 pub struct Export {
@@ -228,10 +234,28 @@ impl Export {
         self
     }
 
+    /// The rows of one moment.
+    ///
+    /// They are read one table after the other, and what was committed never comes back. So if two reads are the same,
+    /// then nothing was changed between the last look of the first and the first look of the second.
     async fn read(self) -> Result<RunExport> {
+        let mut before = self.rows().await?;
+        for _ in 0..READS_MAX {
+            let rows = self.rows().await?;
+            if rows == before {
+                return Ok(RunExport::new(rows));
+            }
+            before = rows;
+        }
+        let message =
+            format!("instance {:?} changes all the time: pause it, and export it then", self.id);
+        Err(Error::store(message))
+    }
+
+    async fn rows(&self) -> Result<Rows> {
         let Self { shared, workflow, id, run } = self;
         let view = shared.store.instance(workflow.clone(), id.clone()).await?;
-        let instance = view.ok_or_else(|| not_found(&workflow, &id))?.record;
+        let instance = view.ok_or_else(|| not_found(workflow, id))?.record;
         let run = run.unwrap_or(instance.run);
         if run > instance.run {
             let message =
@@ -259,7 +283,7 @@ impl Export {
             after = Some(last.seq);
             events.extend(rows);
         }
-        Ok(RunExport::new(instance, run, steps, events))
+        Ok(Rows { instance, run, steps, events })
     }
 }
 
@@ -325,42 +349,7 @@ mod word {
     }
 }
 
-/// Payloads as they are, not as text in a string. The text is kept to the last digit.
-mod document {
-    use piton_core::Json;
-    use serde::ser::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use serde_json::value::RawValue;
-
-    pub(super) fn serialize<S: Serializer>(json: &Json, to: S) -> Result<S::Ok, S::Error> {
-        let raw: &RawValue = serde_json::from_str(json.as_str()).map_err(S::Error::custom)?;
-        raw.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Json, D::Error> {
-        let raw = Box::<RawValue>::deserialize(from)?;
-        Ok(Json::from_valid_text(raw.get()))
-    }
-
-    /// A document that is `null` is there; one that is absent is not.
-    pub(super) mod optional {
-        use piton_core::Json;
-        use serde::{Deserializer, Serializer};
-
-        pub(in super::super) fn serialize<S: Serializer>(
-            json: &Option<Json>,
-            to: S,
-        ) -> Result<S::Ok, S::Error> {
-            match json {
-                Some(json) => super::serialize(json, to),
-                None => to.serialize_none(),
-            }
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            from: D,
-        ) -> Result<Option<Json>, D::Error> {
-            super::deserialize(from).map(Some)
-        }
-    }
+/// A document that is `null` is there; one that is absent is not.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(from).map(Some)
 }

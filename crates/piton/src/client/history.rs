@@ -7,11 +7,12 @@ use piton_core::record::{EventRecord, LogRecord, StepRecord};
 use piton_core::{Code, InstanceId, LogLevel, Refusal, WorkflowName, limits};
 
 use super::instance::not_found;
+use super::page::PageBounds;
 use super::{Cursor, Page, cursor};
 use crate::Result;
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
-use crate::store::{LogFilter, PageQuery};
+use crate::store::{LogFilter, PageQuery, Secret};
 
 /// A page of the history of a run.
 #[derive(Clone, Debug)]
@@ -114,7 +115,8 @@ impl HistoryQuery {
 
     async fn read(mut self) -> Result<History> {
         let store = Arc::clone(&self.shared.store);
-        let size = self.shared.limits.check_page_size(self.page_size)?;
+        let secret = store.secret();
+        let bounds = PageBounds::new(self.page_size, &self.shared.limits)?;
         let view = store.instance(self.workflow.clone(), self.id.clone()).await?;
         let instance = view.ok_or_else(|| not_found(&self.workflow, &self.id))?.record;
         let run = self.run.unwrap_or(instance.run);
@@ -128,26 +130,28 @@ impl HistoryQuery {
             run,
             after,
             descending: self.descending,
-            limit: size + 1,
+            limit: bounds.limit(),
         };
         let scope = |list, filter: &str| self.scope(list, run, filter);
-        let steps = position(&self.steps_after, scope("steps", ""))?;
-        let events = position(&self.events_after, scope("events", ""))?;
+        let steps = position(&self.steps_after, &secret, scope("steps", ""))?;
+        let events = position(&self.events_after, &secret, scope("events", ""))?;
         let log_scope = scope("logs", &filter_text(self.logs.as_ref()));
-        let logs = position(&self.logs_after, log_scope)?;
+        let logs = position(&self.logs_after, &secret, log_scope)?;
 
         let rows = store.steps(page(steps)).await?;
         let step_cursor =
-            |row: &StepRecord| Cursor::new(scope("steps", ""), (row.position.into(), 0));
-        let steps = Page::new(rows, size, step_cursor);
+            |row: &StepRecord| Cursor::new(&secret, scope("steps", ""), (row.position.into(), 0));
+        let steps = Page::new(rows, bounds, step_cursor);
         let rows = store.events(page(events)).await?;
-        let events = Page::new(rows, size, |row| Cursor::new(scope("events", ""), (row.seq, 0)));
+        let events =
+            Page::new(rows, bounds, |row| Cursor::new(&secret, scope("events", ""), (row.seq, 0)));
         let log_page = page(logs);
         let logs = match self.logs.take() {
             None => None,
             Some(filter) => {
                 let rows = store.logs(log_page, filter).await?;
-                let mut page = Page::new(rows, size, |row| Cursor::new(log_scope, (row.seq, 0)));
+                let mut page =
+                    Page::new(rows, bounds, |row| Cursor::new(&secret, log_scope, (row.seq, 0)));
                 page.cursor = page.cursor.or(self.logs_after.take());
                 Some(page)
             }
@@ -168,8 +172,8 @@ impl HistoryQuery {
     }
 }
 
-fn position(cursor: &Option<Cursor>, scope: u64) -> Result<Option<u64>, Refusal> {
-    cursor.as_ref().map(|cursor| Ok(cursor.position(scope)?.0)).transpose()
+fn position(cursor: &Option<Cursor>, secret: &Secret, scope: u64) -> Result<Option<u64>, Refusal> {
+    cursor.as_ref().map(|cursor| Ok(cursor.position(secret, scope)?.0)).transpose()
 }
 
 fn filter_text(filter: Option<&LogFilter>) -> String {

@@ -90,12 +90,13 @@ pub struct CurrentStep {
     pub started_at: Timestamp,
 }
 
-impl CurrentStep {
-    fn waiting(step: StepRecord) -> Self {
+/// A step as it was recorded.
+impl From<StepRecord> for CurrentStep {
+    fn from(step: StepRecord) -> Self {
         Self {
             name: step.name.to_string(),
             step_type: step.step_type,
-            status: "waiting",
+            status: step.status.as_str(),
             attempts: step.attempts,
             attempts_max: step.attempts_max,
             timeout_ms: step.timeout_ms,
@@ -106,7 +107,9 @@ impl CurrentStep {
             started_at: step.started_at,
         }
     }
+}
 
+impl CurrentStep {
     fn running(step: RunningStep) -> Self {
         Self {
             name: step.name.to_string(),
@@ -196,7 +199,7 @@ impl<O> InstanceHandle<O> {
     pub async fn describe(&self) -> Result<Instance> {
         let InstanceView { record, waiting_for } = self.view().await?;
         let running = || self.runner.running_step(record.key).map(CurrentStep::running);
-        let waiting = waiting_for.map(CurrentStep::waiting);
+        let waiting = waiting_for.map(CurrentStep::from);
         let current_step = if record.status.is_terminal() { None } else { running().or(waiting) };
         Ok(Instance::from_record(record, current_step))
     }
@@ -384,8 +387,7 @@ fn terminated(workflow: &WorkflowName, id: &InstanceId) -> Error {
 }
 
 pub(super) fn not_found(workflow: &WorkflowName, id: &InstanceId) -> Error {
-    let message = format!("workflow {workflow:?} has no instance {id:?}");
-    Refusal::new(Code::InstanceNotFound, message).into()
+    Refusal::no_instance(workflow, id).into()
 }
 
 impl<O> Clone for InstanceHandle<O> {

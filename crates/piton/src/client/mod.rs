@@ -5,6 +5,7 @@ mod cursor;
 mod export;
 mod history;
 mod instance;
+mod page;
 mod results;
 
 use std::any::TypeId;
@@ -30,6 +31,8 @@ pub use cursor::Cursor;
 pub use export::{Export, ExportedEvent, ExportedStep, RunExport};
 pub use history::{History, HistoryQuery};
 pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
+pub use page::Page;
+use page::PageBounds;
 pub(crate) use results::{Outcome, Waiters, watch_results};
 
 /// A handle to one workflow, typed with its params and output.
@@ -162,30 +165,6 @@ fn check_type<T: 'static>(
     Err(Refusal::new(Code::ValidationError, message).into())
 }
 
-/// One page of a list.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Page<T> {
-    /// What is on the page.
-    pub items: Vec<T>,
-    /// Where the next page starts. For logs it is there on the last page too, so that a follower can go
-    /// on from there.
-    pub cursor: Option<Cursor>,
-    /// Whether there is more now.
-    pub has_next_page: bool,
-}
-
-impl<T> Page<T> {
-    /// Makes a page of rows that were read with a limit of one more than the page's size.
-    fn new(mut items: Vec<T>, size: u32, cursor: impl FnOnce(&T) -> Cursor) -> Self {
-        let size = size as usize;
-        let has_next_page = items.len() > size;
-        items.truncate(size);
-        let cursor = items.last().map(cursor);
-        Self { items, cursor, has_next_page }
-    }
-}
-
 /// A list of instances in the making; await it for a page.
 #[must_use = "a list does nothing unless it is awaited"]
 pub struct List {
@@ -233,13 +212,15 @@ impl List {
         let scope = self.scope();
         let Self { shared, workflow, status, created_after, created_before, page_size, cursor } =
             self;
-        let size = shared.limits.check_page_size(page_size)?;
-        let behind = cursor.map(|cursor| cursor.position(scope)).transpose()?.map(place);
-        let limit = size + 1;
+        let bounds = PageBounds::new(page_size, &shared.limits)?;
+        let secret = shared.store.secret();
+        let behind = cursor.map(|cursor| cursor.position(&secret, scope)).transpose()?.map(place);
+        let limit = bounds.limit();
         let query =
             InstanceQuery { workflow, status, created_after, created_before, behind, limit };
         let rows = shared.store.instances(query).await?;
-        let page = Page::new(rows, size, |last| Cursor::new(scope, position(last.into())));
+        let page =
+            Page::new(rows, bounds, |last| Cursor::new(&secret, scope, position(last.into())));
         let Page { items, cursor, has_next_page } = page;
         let cursor = cursor.filter(|_| has_next_page);
         let items = items.into_iter().map(|record| Instance::from_record(record, None)).collect();

@@ -53,7 +53,12 @@ impl PassClock {
 
     /// The store's time is not after this: what deadlines are computed from.
     pub(crate) fn latest(&self) -> Timestamp {
-        let since_us = self.monotonic_us().saturating_sub(self.asked_us);
+        self.latest_at(self.monotonic_us())
+    }
+
+    /// The same for a moment that was read before.
+    pub(crate) fn latest_at(&self, now_us: u64) -> Timestamp {
+        let since_us = now_us.saturating_sub(self.asked_us);
         self.told.plus(millis(since_us.div_ceil(1_000)))
     }
 

@@ -206,7 +206,7 @@ impl Driver {
         let function = self.function.as_mut();
         match catch_unwind(AssertUnwindSafe(|| function.poll(&mut context))) {
             Ok(poll) => poll,
-            Err(payload) => Poll::Ready(Err(panic_error(&*payload))),
+            Err(payload) => Poll::Ready(Err(Error::from_panic(&*payload))),
         }
     }
 
@@ -323,7 +323,7 @@ impl Driver {
     fn park(self) -> Option<Parkable> {
         let needs_replay = {
             let state = self.pass.lock();
-            state.waiting.iter().any(|name| state.slots.get(name).is_some_and(|slot| slot.spent))
+            state.waiting.iter().any(|id| state.slots[*id].spent)
         };
         let Driver { key, pass, bell, function, .. } = self;
         (!needs_replay).then_some(Parkable { key, pass, bell, function })
@@ -416,14 +416,4 @@ pub(crate) fn tell_fenced(shared: &Shared, key: RunKey) -> Answer<()> {
     let line = story::fenced(&shared.runner_name, key.epoch);
     let line = system_line(&shared.ids, line, shared.runtime.now());
     shared.store.append_logs(key.instance, key.run, vec![line])
-}
-
-/// A panic of user code as an error, with its message.
-pub(crate) fn panic_error(payload: &(dyn std::any::Any + Send)) -> Error {
-    let message = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "panicked with something that is not text".to_owned());
-    Error::new(message).named("Panic")
 }

@@ -2,19 +2,21 @@
 //! and what has to be written next. No I/O here; the driver does that.
 
 use std::mem;
+use std::sync::Arc;
 
 use piton_core::boundary::Next;
 use piton_core::planted::{Bug, planted};
 use piton_core::record::{LogLine, RunKey, StepRecord};
-use piton_core::{Code, Limits, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
+use piton_core::{Code, Limits, Span, StepName, StepStatus, StepType, TaskKind, Timestamp, story};
 
-use super::{Ask, Phase, SleepUntil, Slot, State, timed_out};
+use super::{Ask, Phase, SleepUntil, Slot, SlotId, State, timed_out};
 use crate::Error;
 use crate::error::refusal_name;
 use crate::store::{Boundary, Mutation, MutationError, RowState, StepWrite, WaitLook};
 
 /// A row on its way to the store, with the mutations that must be committed with it.
 pub(super) struct Outgoing {
+    slot: SlotId,
     write: StepWrite,
     mutations: Vec<Mutation>,
 }
@@ -28,15 +30,16 @@ pub(super) struct Content {
     /// More rows are waiting behind a step transaction: the run cannot end or suspend yet.
     pub(super) more: bool,
     /// The step whose transaction this is.
-    pub(super) committing: Option<StepName>,
+    pub(super) committing: Option<SlotId>,
 }
 
 impl Content {
     /// What to go back to if the step transaction in it fails; `None` if there is none in it.
     pub(super) fn rolled_back(&self) -> Option<RolledBack> {
+        let committing = self.committing?;
         let waits = self.waits.iter().map(|wait| (wait.record.name.clone(), wait.row));
         Some(RolledBack {
-            committing: self.committing.clone()?,
+            committing,
             steps: self.steps.clone(),
             waits: waits.collect(),
             logs: self.logs.clone(),
@@ -51,50 +54,46 @@ impl Content {
 
 impl State {
     /// The code asks for a step that nobody asked for before, or whose asker went away.
-    pub(super) fn begin(&mut self, name: &StepName, ask: Ask, limits: &Limits) {
-        let now = self.clock.latest();
-        let slot = self.slots.get_mut(name).expect("the slot was made by the caller");
+    pub(super) fn begin(&mut self, id: SlotId, ask: Ask, limits: &Limits) {
+        let slot = &mut self.slots[id];
+        if slot.record.is_none() && slot.step_type == StepType::Do {
+            slot.phase = Phase::Wanting;
+            return self.wanting.push(id);
+        }
         if slot.record.is_none() {
-            let (wake_at, event_type) = match ask {
-                Ask::Do { .. } => {
-                    slot.phase = Phase::Wanting;
-                    return self.wanting.push(name.clone());
-                }
-                Ask::Sleep { wake: SleepUntil::At(at) } => (at, None),
-                Ask::Sleep { wake: SleepUntil::After(span) } => (now.plus(span), None),
-                Ask::Wait { event_type, timeout } => (now.plus(timeout), Some(event_type)),
-            };
+            let now = self.clock.latest();
             let position = take_seq(&mut self.next_seq);
-            let blank = blank_record(name, slot.step_type, position, now);
-            slot.record = Some(StepRecord { wake_at: Some(wake_at), event_type, ..blank });
-            let too_long = limits.check_sleep(wake_at.since(now)).map_err(Error::from).err();
+            let record = first_record(slot, ask, position, now);
+            let span = record.wake_at.map_or(Span::ZERO, |wake_at| wake_at.since(now));
+            slot.record = Some(Arc::new(record));
+            let too_long = limits.check_sleep(span).map_err(Error::from).err();
             if let Some(error) = too_long.filter(|_| slot.step_type == StepType::Sleep) {
-                return self.refuse(name, &error);
+                return self.refuse(id, &error);
             }
         }
         let record = slot.record.as_mut().expect("made above");
         if record.status == StepStatus::Pending {
-            record.status = StepStatus::Waiting;
+            Arc::make_mut(record).status = StepStatus::Waiting;
             slot.row = RowState::Changed;
         }
         slot.phase = Phase::Waiting;
-        self.waiting.push(name.clone());
+        self.waiting.push(id);
     }
 
     /// Ends a step with an error that depends on the time: recorded, so that a replay sees it again.
-    fn refuse(&mut self, name: &StepName, error: &Error) {
-        let slot = self.slots.get_mut(name).expect("a refused step has a slot");
-        if let Some(record) = &mut slot.record {
+    fn refuse(&mut self, id: SlotId, error: &Error) {
+        if let Some(record) = &mut self.slots[id].record {
+            let record = Arc::make_mut(record);
             (record.status, record.error) = (StepStatus::Errored, Some(error.to_record()));
         }
-        self.queue(name, Vec::new());
+        self.queue(id, Vec::new());
     }
 
     /// Takes note of the attempts that ended since the last look, and of those that took too long.
     pub(super) fn collect(&mut self, limits: &Limits) {
         self.time_out_attempts();
-        for name in mem::take(&mut self.ended) {
-            self.record_attempt(&name, limits);
+        while let Some(id) = self.ended.pop_front() {
+            self.record_attempt(id, limits);
         }
     }
 
@@ -104,8 +103,8 @@ impl State {
         }
         let now_us = self.clock.monotonic_us();
         let State { running, ended, slots, .. } = self;
-        running.retain(|name| {
-            let slot = slots.get_mut(name).expect("a running step has a slot");
+        running.retain(|id| {
+            let slot = &mut slots[*id];
             let Phase::Running { attempt, started_at, deadline_us } = slot.phase else {
                 return true;
             };
@@ -116,51 +115,52 @@ impl State {
             slot.phase = Phase::Ended { attempt, started_at, outcome, mutations };
             slot.spent = !slot.plan.repeatable;
             slot.wake();
-            ended.push(name.clone());
+            ended.push_back(*id);
             false
         });
     }
 
     /// An attempt ended: completed, to be retried, or failed for good.
-    fn record_attempt(&mut self, name: &StepName, limits: &Limits) {
+    fn record_attempt(&mut self, id: SlotId, limits: &Limits) {
         let now = self.clock.latest();
-        let slot = self.slots.get_mut(name).expect("an ended step has a slot");
+        let slot = &mut self.slots[id];
         let Phase::Ended { attempt, started_at, outcome, mutations } =
             mem::replace(&mut slot.phase, Phase::Idle)
         else {
             return;
         };
         let outcome = outcome.and_then(|result| {
-            limits.check_payload(|| format!("the result of step {name:?}"), &result)?;
+            limits.check_payload(|| format!("the result of step {:?}", slot.name), &result)?;
             Ok(result)
         });
         let seq = take_seq(&mut self.next_seq);
-        let record =
-            slot.record.take().unwrap_or_else(|| blank_record(name, StepType::Do, seq, now));
-        let record = StepRecord {
-            attempts: attempt,
-            attempts_max: slot.plan.retries.attempts_max(),
-            timeout_ms: Some(slot.plan.timeout.as_millis()),
-            started_at,
-            updated_at: now,
-            seq,
-            next_retry_at: None,
-            error: None,
-            ..record
+        let mut record = match slot.record.take() {
+            Some(record) => Arc::unwrap_or_clone(record),
+            None => blank_record(slot.name.clone(), StepType::Do, seq, now),
         };
-        slot.record = Some(match outcome {
+        record.attempts = attempt;
+        record.attempts_max = slot.plan.retries.attempts_max();
+        record.timeout_ms = Some(slot.plan.timeout.as_millis());
+        record.started_at = started_at;
+        record.updated_at = now;
+        record.seq = seq;
+        record.next_retry_at = None;
+        record.error = None;
+        match outcome {
             Ok(result) => {
-                StepRecord { status: StepStatus::Completed, result: Some(result), ..record }
+                record.status = StepStatus::Completed;
+                record.result = Some(result);
             }
-            Err(error) => failed(record, slot, &error, now, limits, &mut self.log),
-        });
-        self.queue(name, mutations);
+            Err(error) => fail(&mut record, slot, &error, now, limits, &mut self.log),
+        }
+        slot.record = Some(Arc::new(record));
+        self.queue(id, mutations);
     }
 
     /// Puts a step's row into the outbox and moves its slot on.
-    fn queue(&mut self, name: &StepName, mutations: Vec<Mutation>) {
-        let slot = self.slots.get_mut(name).expect("a recorded step has a slot");
-        let record = slot.record.clone().expect("set by the caller");
+    fn queue(&mut self, id: SlotId, mutations: Vec<Mutation>) {
+        let slot = &mut self.slots[id];
+        let record = Arc::clone(slot.record.as_ref().expect("set by the caller"));
         let row = match mem::replace(&mut slot.row, RowState::Stored) {
             RowState::New => RowState::New,
             RowState::Changed | RowState::Stored => RowState::Changed,
@@ -169,23 +169,23 @@ impl State {
         if !mutations.is_empty() {
             slot.phase = Phase::Committing;
         } else if record.status.is_settled() {
-            self.settle(name);
+            self.settle(id);
         } else {
             slot.phase = if slot.asker.is_some() { Phase::Waiting } else { Phase::Idle };
             if slot.asker.is_some() {
-                self.waiting.push(name.clone());
+                self.waiting.push(id);
             }
         }
-        self.outbox.push_back(Outgoing { write: StepWrite { record, row }, mutations });
+        self.outbox.push_back(Outgoing { slot: id, write: StepWrite { record, row }, mutations });
     }
 
     /// A step has its outcome: it is revealed when its turn comes, if the code asks for it.
-    fn settle(&mut self, name: &StepName) {
-        let slot = self.slots.get_mut(name).expect("a settled step has a slot");
+    fn settle(&mut self, id: SlotId) {
+        let slot = &mut self.slots[id];
         slot.phase = Phase::Settled;
         if slot.asker.is_some() {
             let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
-            self.revealable.insert(seq, name.clone());
+            self.revealable.insert(seq, id);
         }
     }
 
@@ -201,14 +201,14 @@ impl State {
         };
         let mut over = Vec::new();
         let State { waiting, wanting, slots, .. } = self;
-        waiting.retain(|name| {
-            let slot = slots.get_mut(name).expect("a waiting step has a slot");
+        waiting.retain(|id| {
+            let slot = &mut slots[*id];
             let due = slot.due_at().is_some_and(|at| at <= now);
             match slot.step_type {
-                StepType::Sleep if due => over.push(name.clone()),
+                StepType::Sleep if due => over.push(*id),
                 StepType::Do if (due || planted(Bug::RetryGapIgnored)) && !slot.spent => {
                     slot.phase = Phase::Wanting;
-                    wanting.push(name.clone());
+                    wanting.push(*id);
                 }
                 // Only the store can say whether a wait got its event in time.
                 StepType::WaitForEvent | StepType::Sleep | StepType::Do => return true,
@@ -216,14 +216,15 @@ impl State {
             false
         });
         let any = !over.is_empty();
-        for name in over {
+        for id in over {
             let seq = take_seq(&mut self.next_seq);
             let updated_at = self.clock.latest();
-            let slot = self.slots.get_mut(&name).expect("a waiting step has a slot");
-            let record = slot.record.take().expect("a sleep is recorded when it is asked for");
-            slot.record =
-                Some(StepRecord { status: StepStatus::Completed, seq, updated_at, ..record });
-            self.queue(&name, Vec::new());
+            let record = self.slots[id].record.as_mut();
+            let record = record.expect("a sleep is recorded when it is asked for");
+            let record = Arc::make_mut(record);
+            (record.status, record.seq) = (StepStatus::Completed, seq);
+            record.updated_at = updated_at;
+            self.queue(id, Vec::new());
         }
         any
     }
@@ -236,8 +237,7 @@ impl State {
         if transaction.is_some_and(|seq| seq < *first.key()) {
             return false;
         }
-        let name = first.remove();
-        let slot = self.slots.get_mut(&name).expect("a revealable step has a slot");
+        let slot = &mut self.slots[first.remove()];
         slot.phase = Phase::Revealed;
         if mem::take(&mut slot.replayed) {
             self.log.passed();
@@ -248,20 +248,19 @@ impl State {
 
     /// Lets every step that wants to start its body do so. `false` if there is none.
     pub(super) fn grant_all(&mut self) -> bool {
-        let granted = mem::take(&mut self.wanting);
-        for name in &granted {
-            let slot = self.slots.get_mut(name).expect("a wanting step has a slot");
+        let any = !self.wanting.is_empty();
+        for id in &self.wanting {
+            let slot = &mut self.slots[*id];
             slot.phase = Phase::Granted;
             if mem::take(&mut slot.replayed) {
                 self.log.passed();
             }
             slot.wake();
         }
-        let any = !granted.is_empty();
         if any {
             self.log.went_live();
         }
-        self.running.extend(granted);
+        self.running.append(&mut self.wanting);
         any
     }
 
@@ -273,21 +272,22 @@ impl State {
 
     /// Something must be written: results, or a wait that is not registered. A dropped wait goes with the next.
     pub(super) fn has_news(&self) -> bool {
-        let unwritten =
-            |name| self.slots.get(name).is_some_and(|slot: &Slot| slot.row != RowState::Stored);
-        !self.outbox.is_empty() || self.waiting.iter().any(unwritten)
+        let unwritten = |slot: &Slot| slot.row != RowState::Stored;
+        !self.outbox.is_empty() || self.waiting_slots().any(unwritten)
     }
 
     /// The code waits for an event.
     pub(super) fn awaits_event(&self) -> bool {
-        let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
-        slots.map(|slot| slot.step_type).any(|step_type| step_type == StepType::WaitForEvent)
+        self.waiting_slots().any(|slot| slot.step_type == StepType::WaitForEvent)
     }
 
     /// A wait for an event is past its deadline: the store has to say which outcome it has.
     pub(super) fn wait_is_due(&self) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
         let now = self.clock.earliest();
-        self.waiting.iter().filter_map(|name| self.slots.get(name)).any(|slot| {
+        self.waiting_slots().any(|slot| {
             slot.step_type == StepType::WaitForEvent && slot.due_at().is_some_and(|at| at <= now)
         })
     }
@@ -298,8 +298,7 @@ impl State {
         if self.outbox.iter().any(|outgoing| !outgoing.mutations.is_empty()) {
             return None;
         }
-        let slots = self.waiting.iter().filter_map(|name| self.slots.get(name));
-        let due = slots.filter_map(|slot| Some((slot.due_at()?, slot.step_type)));
+        let due = self.waiting_slots().filter_map(|slot| Some((slot.due_at()?, slot.step_type)));
         let (at, step_type) = due.min_by_key(|(at, _)| *at)?;
         let kind = match step_type {
             StepType::Do => TaskKind::Retry,
@@ -311,14 +310,13 @@ impl State {
     /// The earliest moment, on our own clock, at which a timer of this pass has to be looked at.
     pub(super) fn next_timer_us(&self) -> Option<u64> {
         let (now, now_us) = (self.clock.earliest(), self.clock.monotonic_us());
-        let deadlines = self.running.iter().filter_map(|name| {
-            let Phase::Running { deadline_us, .. } = self.slots.get(name)?.phase else {
+        let deadlines = self.running.iter().filter_map(|id| {
+            let Phase::Running { deadline_us, .. } = self.slots[*id].phase else {
                 return None;
             };
             Some(deadline_us.saturating_add(1))
         });
-        let wakes = self.waiting.iter().filter_map(|name| {
-            let slot = self.slots.get(name)?;
+        let wakes = self.waiting_slots().filter_map(|slot| {
             let ahead = slot.due_at()?.since(now).as_millis();
             // A retry whose body is used up needs a new pass: no timer of this one can help it.
             (!slot.spent)
@@ -331,10 +329,9 @@ impl State {
     pub(super) fn take_content(&mut self) -> Content {
         let (mut steps, mut mutations, mut committing) = (Vec::new(), Vec::new(), None);
         while let Some(outgoing) = self.outbox.pop_front() {
-            let name = outgoing.write.record.name.clone();
             put_row(&mut steps, outgoing.write);
             if !outgoing.mutations.is_empty() {
-                (mutations, committing) = (outgoing.mutations, Some(name));
+                (mutations, committing) = (outgoing.mutations, Some(outgoing.slot));
                 break;
             }
         }
@@ -349,9 +346,9 @@ impl State {
 
     fn take_waits(&mut self, steps: &mut Vec<StepWrite>) -> Vec<WaitLook> {
         let mut looks = Vec::new();
-        for name in &self.waiting {
-            let slot = self.slots.get_mut(name).expect("a waiting step has a slot");
-            let record = slot.record.clone().expect("a waiting step is recorded");
+        for id in &self.waiting {
+            let slot = &mut self.slots[*id];
+            let record = Arc::clone(slot.record.as_ref().expect("a waiting step is recorded"));
             let row = mem::replace(&mut slot.row, RowState::Stored);
             if row != RowState::Stored {
                 self.log.went_live();
@@ -366,8 +363,8 @@ impl State {
     }
 
     fn take_abandoned(&mut self, steps: &mut Vec<StepWrite>) {
-        for name in mem::take(&mut self.abandoned) {
-            let Some(slot) = self.slots.get_mut(&name) else { continue };
+        for id in self.abandoned.drain(..) {
+            let slot = &mut self.slots[id];
             if !matches!(slot.phase, Phase::Idle) {
                 continue;
             }
@@ -376,23 +373,22 @@ impl State {
             } else if let Some(record) = &mut slot.record
                 && record.status == StepStatus::Waiting
             {
-                record.status = StepStatus::Pending;
-                put_row(steps, StepWrite { record: record.clone(), row: RowState::Changed });
+                Arc::make_mut(record).status = StepStatus::Pending;
+                put_row(steps, StepWrite { record: Arc::clone(record), row: RowState::Changed });
             }
         }
     }
 
     /// The store committed: waits that got their outcome, and a step transaction, may be seen now.
-    pub(super) fn committed(&mut self, settled: Vec<StepRecord>, committing: Option<StepName>) {
+    pub(super) fn committed(&mut self, settled: Vec<StepRecord>, committing: Option<SlotId>) {
         for record in settled {
-            let name = record.name.clone();
-            let slot = self.slots.get_mut(&name).expect("a looked-at wait has a slot");
-            slot.record = Some(record);
-            self.waiting.retain(|waiting| *waiting != name);
-            self.settle(&name);
+            let id = self.slots.id(&record.name).expect("a looked-at wait has a slot");
+            self.slots[id].record = Some(Arc::new(record));
+            self.waiting.retain(|waiting| *waiting != id);
+            self.settle(id);
         }
-        if let Some(name) = committing {
-            self.settle(&name);
+        if let Some(id) = committing {
+            self.settle(id);
         }
     }
 
@@ -408,36 +404,42 @@ impl State {
         let RolledBack { steps, waits, logs, committing } = content;
         self.log.put_back(logs);
         for (name, row) in waits {
-            let slot = self.slots.get_mut(&name).expect("a looked-at wait has a slot");
-            slot.row = row;
+            let id = self.slots.id(&name).expect("a looked-at wait has a slot");
+            self.slots[id].row = row;
         }
         let mut again = std::collections::VecDeque::new();
         for mut write in steps {
-            if write.record.name == committing {
-                let slot = self.slots.get_mut(&committing).expect("a committing step has a slot");
+            let id = self.slots.id(&write.record.name).expect("a written step has a slot");
+            if id == committing {
+                let slot = &mut self.slots[id];
                 let error = mutation_failure(error);
-                let record = StepRecord { result: None, ..write.record };
-                write.record = failed(record, slot, &error, now, limits, &mut self.log);
-                slot.record = Some(write.record.clone());
+                let record = Arc::make_mut(&mut write.record);
+                record.result = None;
+                fail(record, slot, &error, now, limits, &mut self.log);
+                slot.record = Some(Arc::clone(&write.record));
             }
-            again.push_back(Outgoing { write, mutations: Vec::new() });
+            again.push_back(Outgoing { slot: id, write, mutations: Vec::new() });
         }
         again.append(&mut self.outbox);
         self.outbox = again;
-        self.after_failed_transaction(&committing);
+        self.after_failed_transaction(committing);
     }
 
-    fn after_failed_transaction(&mut self, name: &StepName) {
-        let slot = self.slots.get_mut(name).expect("a committing step has a slot");
+    fn after_failed_transaction(&mut self, id: SlotId) {
+        let slot = &mut self.slots[id];
         let settled = slot.record.as_ref().is_some_and(|record| record.status.is_settled());
         if settled {
-            self.settle(name);
+            self.settle(id);
         } else if slot.asker.is_some() {
             slot.phase = Phase::Waiting;
-            self.waiting.push(name.clone());
+            self.waiting.push(id);
         } else {
             slot.phase = Phase::Idle;
         }
+    }
+
+    fn waiting_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.waiting.iter().map(|id| &self.slots[*id])
     }
 }
 
@@ -447,7 +449,7 @@ pub(super) struct RolledBack {
     /// The waits that were looked at, and how their rows stood before.
     pub(super) waits: Vec<(StepName, RowState)>,
     pub(super) logs: Vec<LogLine>,
-    pub(super) committing: StepName,
+    pub(super) committing: SlotId,
 }
 
 impl Slot {
@@ -463,30 +465,31 @@ impl Slot {
     }
 }
 
-/// The record of a failed attempt: waiting for its retry, or errored for good.
-fn failed(
-    record: StepRecord,
+/// An attempt failed: its step waits for a retry, or has errored for good.
+fn fail(
+    record: &mut StepRecord,
     slot: &Slot,
     error: &Error,
     now: Timestamp,
     limits: &Limits,
     log: &mut super::Logbook,
-) -> StepRecord {
+) {
     let attempt = record.attempts;
     let retry_at = slot.plan.retries.next_retry_at(attempt, now, limits);
     let recorded = error.to_record();
     match retry_at.filter(|_| error.is_retryable()) {
         Some(at) => {
             log.system(story::retrying(&record.name, attempt, at.since(now), &recorded), now);
-            let status =
-                if slot.asker.is_some() { StepStatus::Waiting } else { StepStatus::Pending };
-            StepRecord { status, next_retry_at: Some(at), error: Some(recorded), ..record }
+            let asked = slot.asker.is_some();
+            record.status = if asked { StepStatus::Waiting } else { StepStatus::Pending };
+            record.next_retry_at = Some(at);
         }
         None => {
             log.system(story::step_failed(&record.name, attempt, &recorded), now);
-            StepRecord { status: StepStatus::Errored, error: Some(recorded), ..record }
+            record.status = StepStatus::Errored;
         }
     }
+    record.error = Some(recorded);
 }
 
 /// A unique violation, or an event or instance that was refused, cannot be helped by a retry.
@@ -511,11 +514,11 @@ fn take_seq(next: &mut u32) -> u32 {
     seq
 }
 
-fn blank_record(name: &StepName, step_type: StepType, position: u32, now: Timestamp) -> StepRecord {
+fn blank_record(name: StepName, step_type: StepType, position: u32, now: Timestamp) -> StepRecord {
     StepRecord {
         position,
         seq: position,
-        name: name.clone(),
+        name,
         step_type,
         status: StepStatus::Waiting,
         attempts: 0,
@@ -530,4 +533,19 @@ fn blank_record(name: &StepName, step_type: StepType, position: u32, now: Timest
         started_at: now,
         updated_at: now,
     }
+}
+
+/// The record of a sleep or a wait that the code reaches for the first time.
+fn first_record(slot: &Slot, ask: Ask, position: u32, now: Timestamp) -> StepRecord {
+    let mut record = blank_record(slot.name.clone(), slot.step_type, position, now);
+    match ask {
+        Ask::Do { .. } => {}
+        Ask::Sleep { wake: SleepUntil::At(at) } => record.wake_at = Some(at),
+        Ask::Sleep { wake: SleepUntil::After(span) } => record.wake_at = Some(now.plus(span)),
+        Ask::Wait { event_type, timeout } => {
+            record.wake_at = Some(now.plus(timeout));
+            record.event_type = Some(event_type);
+        }
+    }
+    record
 }

@@ -26,8 +26,10 @@ mod driver;
 mod ledger;
 mod logbook;
 pub(crate) mod scope;
+mod slots;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -38,17 +40,17 @@ use piton_core::{
     StepType, Timestamp, WorkflowName, story,
 };
 
-use rustc_hash::FxHashMap;
-
 use crate::intercept::Interceptor;
 use crate::store::{Mutation, RowState};
 use crate::{Error, Result};
 
 pub(crate) use bell::{Bell, Order};
 pub(crate) use clock::{Asked, PassClock};
-pub(crate) use driver::{Departure, Driver, Parkable, panic_error, tell_fenced};
+pub(crate) use driver::{Departure, Driver, Parkable, tell_fenced};
 use ledger::Outgoing;
 pub(crate) use logbook::{Draft, Logbook};
+pub(crate) use slots::SlotId;
+use slots::Slots;
 
 /// Which run this is, for keys, errors and log lines.
 #[derive(Clone, Debug)]
@@ -83,20 +85,19 @@ pub(crate) trait CheckCreated: Send + Sync {
 
 struct State {
     clock: PassClock,
-    /// Hashed fast: the names are the user's own code, and every step is looked up several times.
-    slots: FxHashMap<StepName, Slot>,
+    slots: Slots,
     /// Settled, asked for and not yet revealed, by the order of recording.
-    revealable: BTreeMap<u32, StepName>,
+    revealable: BTreeMap<u32, SlotId>,
     /// Steps that want their body started, in the order in which the code asked.
-    wanting: Vec<StepName>,
+    wanting: Vec<SlotId>,
     /// Asked for and waiting: sleeps, waits for events, retry delays.
-    waiting: Vec<StepName>,
+    waiting: Vec<SlotId>,
     /// Bodies that ended and are not yet on their way to the store.
-    ended: Vec<StepName>,
+    ended: VecDeque<SlotId>,
     /// Waits, and steps between two attempts, that the code dropped: the losers of a `select!`.
-    abandoned: Vec<StepName>,
+    abandoned: Vec<SlotId>,
     /// Bodies that were granted and have not ended.
-    running: Vec<StepName>,
+    running: Vec<SlotId>,
     /// Rows on their way to the store, in the order of their seq.
     outbox: VecDeque<Outgoing>,
     steps_asked: u32,
@@ -106,10 +107,11 @@ struct State {
 
 /// Everything known about one step name in this pass.
 struct Slot {
+    name: StepName,
     step_type: StepType,
     phase: Phase,
-    /// The row as it is, or as it will be with the next commit.
-    record: Option<StepRecord>,
+    /// The row as it is, or as it will be with the next commit: shared with the boundary that writes it.
+    record: Option<Arc<StepRecord>>,
     row: RowState,
     /// The waker of the future that asks for this step, while there is one.
     asker: Option<Waker>,
@@ -198,7 +200,7 @@ impl Pass {
     ) -> Self {
         let next_seq = steps.iter().map(|s| s.position.max(s.seq) + 1).max().unwrap_or(1);
         let replayed = steps.iter().filter(|s| s.status != StepStatus::Pending).count();
-        let slots = steps.into_iter().map(|s| (s.name.clone(), Slot::recorded(s))).collect();
+        let slots = steps.into_iter().map(Slot::recorded).collect();
         let log = Logbook::new(Arc::clone(&shared.limits), Arc::clone(&shared.ids), replayed);
         Self {
             info,
@@ -212,7 +214,7 @@ impl Pass {
                 revealable: BTreeMap::new(),
                 wanting: Vec::new(),
                 waiting: Vec::new(),
-                ended: Vec::new(),
+                ended: VecDeque::new(),
                 abandoned: Vec::new(),
                 running: Vec::new(),
                 outbox: VecDeque::new(),
@@ -228,20 +230,16 @@ impl Pass {
     /// # Errors
     ///
     /// Misuse that only depends on the code, so that every replay sees the same error.
-    pub(crate) fn ask(&self, name: &StepName, ask: Ask, waker: &Waker) -> Result<()> {
+    pub(crate) fn ask(&self, name: &StepName, ask: Ask, waker: &Waker) -> Result<SlotId> {
         let mut state = self.lock();
         let state = &mut *state;
         let step_type = ask.step_type();
-        if let Some(slot) = state.slots.get(name) {
-            slot.check_ask(name, step_type)?;
-            if matches!(slot.phase, Phase::Revealed) && !slot.reuse_told {
-                state.log.system(story::step_name_reused(name), state.clock.latest());
-            }
-        } else {
-            state.slots.insert(name.clone(), Slot::new(step_type));
+        let id = state.slots.id_or_insert(name, || Slot::new(name.clone(), step_type));
+        let slot = &mut state.slots[id];
+        slot.check_ask(step_type)?;
+        if matches!(slot.phase, Phase::Revealed) && !mem::replace(&mut slot.reuse_told, true) {
+            state.log.system(story::step_name_reused(name), state.clock.latest());
         }
-        let slot = state.slots.get_mut(name).expect("found or inserted above");
-        slot.reuse_told |= matches!(slot.phase, Phase::Revealed);
         if step_type == StepType::Do && !slot.asked {
             if state.steps_asked >= self.limits.steps_max {
                 return Err(too_many_steps(name, self.limits.steps_max));
@@ -256,19 +254,19 @@ impl Pass {
             slot.spent = false;
         }
         if matches!(slot.phase, Phase::Idle) {
-            state.begin(name, ask, &self.limits);
+            state.begin(id, ask, &self.limits);
         } else if matches!(slot.phase, Phase::Settled) {
             let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
-            state.revealable.insert(seq, name.clone());
+            state.revealable.insert(seq, id);
         }
-        Ok(())
+        Ok(id)
     }
 
     /// A step's future is polled again.
-    pub(crate) fn poll(&self, name: &StepName, waker: &Waker) -> StepPoll {
+    pub(crate) fn poll(&self, id: SlotId, waker: &Waker) -> StepPoll {
         let mut state = self.lock();
         let state = &mut *state;
-        let slot = state.slots.get_mut(name).expect("asked before it is polled");
+        let slot = &mut state.slots[id];
         match &slot.asker {
             Some(known) if known.will_wake(waker) => {}
             _ => slot.asker = Some(waker.clone()),
@@ -280,10 +278,11 @@ impl Pass {
                 let attempt = slot.record.as_ref().map_or(0, |r| r.attempts) + 1;
                 let timeout_us =
                     slot.plan.timeout.as_millis().max(0).unsigned_abs().saturating_mul(1_000);
+                let now_us = state.clock.monotonic_us();
                 slot.phase = Phase::Running {
                     attempt,
-                    started_at: state.clock.latest(),
-                    deadline_us: state.clock.monotonic_us().saturating_add(timeout_us),
+                    started_at: state.clock.latest_at(now_us),
+                    deadline_us: now_us.saturating_add(timeout_us),
                 };
                 StepPoll::Start { attempt }
             }
@@ -297,15 +296,10 @@ impl Pass {
     }
 
     /// A body ended. Refused (and thereby forgotten) if its attempt is over already.
-    pub(crate) fn body_ended(
-        &self,
-        name: &StepName,
-        outcome: Result<Json>,
-        mutations: Vec<Mutation>,
-    ) {
+    pub(crate) fn body_ended(&self, id: SlotId, outcome: Result<Json>, mutations: Vec<Mutation>) {
         let mut state = self.lock();
         let state = &mut *state;
-        let slot = state.slots.get_mut(name).expect("asked before its body ran");
+        let slot = &mut state.slots[id];
         if let Phase::Running { attempt, started_at, deadline_us } = slot.phase {
             // A body that blocked its thread past its deadline has timed out all the same.
             let late = state.clock.monotonic_us() > deadline_us;
@@ -314,37 +308,37 @@ impl Pass {
             let mutations = if kept { mutations } else { Vec::new() };
             slot.phase = Phase::Ended { attempt, started_at, outcome, mutations };
             slot.spent = !slot.plan.repeatable;
-            state.running.retain(|running| running != name);
-            state.ended.push(name.clone());
+            state.running.retain(|running| *running != id);
+            state.ended.push_back(id);
         }
     }
 
     /// An attempt is over as if its body had taken too long.
-    pub(crate) fn time_out(&self, name: &StepName) {
-        let timeout = self.lock().slots.get(name).map_or(Span::ZERO, |slot| slot.plan.timeout);
-        self.body_ended(name, Err(timed_out(timeout)), Vec::new());
+    pub(crate) fn time_out(&self, id: SlotId) {
+        let timeout = self.lock().slots[id].plan.timeout;
+        self.body_ended(id, Err(timed_out(timeout)), Vec::new());
     }
 
     /// The code dropped a step's future.
-    pub(crate) fn drop_ask(&self, name: &StepName) {
+    pub(crate) fn drop_ask(&self, id: SlotId) {
         let mut state = self.lock();
         let state = &mut *state;
-        let Some(slot) = state.slots.get_mut(name) else { return };
+        let slot = &mut state.slots[id];
         slot.asker = None;
         match &slot.phase {
             Phase::Wanting | Phase::Granted | Phase::Running { .. } => {
                 // This attempt was never recorded; an earlier one, if there was one, waits for nobody now.
                 slot.phase = Phase::Idle;
-                state.wanting.retain(|wanting| wanting != name);
-                state.running.retain(|running| running != name);
+                state.wanting.retain(|wanting| *wanting != id);
+                state.running.retain(|running| *running != id);
                 if slot.record.is_some() {
-                    state.abandoned.push(name.clone());
+                    state.abandoned.push(id);
                 }
             }
             Phase::Waiting => {
                 slot.phase = Phase::Idle;
-                state.waiting.retain(|waiting| waiting != name);
-                state.abandoned.push(name.clone());
+                state.waiting.retain(|waiting| *waiting != id);
+                state.abandoned.push(id);
             }
             Phase::Settled => {
                 let seq = slot.record.as_ref().expect("a settled step is recorded").seq;
@@ -363,10 +357,9 @@ impl Pass {
     /// What the run is doing now: a running step, if there is one.
     pub(crate) fn running_step(&self) -> Option<RunningStep> {
         let state = self.lock();
-        let name = state.running.first()?.clone();
-        let slot = state.slots.get(&name)?;
+        let slot = &state.slots[*state.running.first()?];
         let Phase::Running { attempt, started_at, .. } = slot.phase else { return None };
-        let attempts_max = slot.plan.retries.attempts_max();
+        let (name, attempts_max) = (slot.name.clone(), slot.plan.retries.attempts_max());
         Some(RunningStep { name, attempt, attempts_max, timeout: slot.plan.timeout, started_at })
     }
 
@@ -386,9 +379,10 @@ pub(crate) struct RunningStep {
 }
 
 impl Slot {
-    fn new(step_type: StepType) -> Self {
+    fn new(name: StepName, step_type: StepType) -> Self {
         let plan = DoPlan { retries: Arc::default(), timeout: Span::ZERO, repeatable: false };
         Self {
+            name,
             step_type,
             phase: Phase::Idle,
             record: None,
@@ -405,11 +399,12 @@ impl Slot {
     fn recorded(record: StepRecord) -> Self {
         let phase = if record.status.is_settled() { Phase::Settled } else { Phase::Idle };
         let replayed = record.status != StepStatus::Pending;
-        let row = RowState::Stored;
-        Self { phase, row, replayed, record: Some(record.clone()), ..Self::new(record.step_type) }
+        let new = Self::new(record.name.clone(), record.step_type);
+        Self { phase, row: RowState::Stored, replayed, record: Some(Arc::new(record)), ..new }
     }
 
-    fn check_ask(&self, name: &StepName, step_type: StepType) -> Result<()> {
+    fn check_ask(&self, step_type: StepType) -> Result<()> {
+        let name = &self.name;
         let refuse = |code, message: String| Err(Refusal::new(code, message).into());
         if self.step_type != step_type {
             let was = self.step_type;

@@ -154,6 +154,10 @@ impl Step {
     /// Times out with an error named `WaitForEventTimeout`; [`outcome`](WaitForEvent::outcome) gives an
     /// `Option` instead.
     ///
+    /// An event whose payload does not decode as `T` is taken all the same: the wait ends with `DECODE_FAILED`, now and on
+    /// every replay, and so does the run unless the code handles it. Where senders are not to be trusted, wait for a
+    /// [`serde_json::Value`], decode it yourself, and wait again under another name.
+    ///
     /// ```
     /// # use piton::prelude::*;
     /// # #[derive(serde::Deserialize)]

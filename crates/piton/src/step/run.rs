@@ -14,8 +14,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Returns, Step, StepContext};
+use crate::event::Received;
 use crate::intercept::{AskedStep, Instead};
-use crate::pass::{Ask, Pass, RunInfo, StepPoll, panic_error, scope};
+use crate::pass::{Ask, Pass, RunInfo, SlotId, StepPoll, scope};
+use crate::store::Mutation;
 use crate::{Error, Result, codec};
 
 /// Where the bodies of a step's attempts come from. Sealed: see [`Step::run`] and [`Step::run_with`].
@@ -25,7 +27,7 @@ pub trait Bodies: sealed::Sealed {
     #[doc(hidden)]
     const REPEATABLE: bool;
     #[doc(hidden)]
-    fn next(&mut self, context: StepContext) -> Option<Self::Body>;
+    fn next(&mut self, context: Option<StepContext>) -> Option<Self::Body>;
 }
 
 mod sealed {
@@ -47,7 +49,7 @@ impl<F: Future> Bodies for Once<F> {
     type Body = F;
     const REPEATABLE: bool = false;
 
-    fn next(&mut self, _: StepContext) -> Option<F> {
+    fn next(&mut self, _: Option<StepContext>) -> Option<F> {
         self.0.take()
     }
 }
@@ -65,8 +67,8 @@ impl<C: FnMut(StepContext) -> F, F: Future> Bodies for Each<C> {
     type Body = F;
     const REPEATABLE: bool = true;
 
-    fn next(&mut self, context: StepContext) -> Option<F> {
-        Some((self.0)(context))
+    fn next(&mut self, context: Option<StepContext>) -> Option<F> {
+        Some((self.0)(context?))
     }
 }
 
@@ -154,12 +156,14 @@ where
                 if this.step.is_replaced(attempt) {
                     return Poll::Pending;
                 }
-                let cx = StepContext::new(Arc::clone(this.step.pass()), this.step.name(), attempt);
-                *this.context = Some(cx.clone());
-                match make_body(this.bodies, cx, this.step, attempt) {
+                // A body that is a future already has no way to ask for it.
+                *this.context = B::REPEATABLE.then(|| {
+                    StepContext::new(Arc::clone(this.step.pass()), this.step.name(), attempt)
+                });
+                match make_body(this.bodies, this.context.clone(), this.step, attempt) {
                     Ok(body) => this.body.set(Some(body)),
                     Err(error) => {
-                        this.step.pass().body_ended(this.step.name(), Err(error), Vec::new());
+                        this.step.body_ended(Err(error), Vec::new());
                         return Poll::Pending;
                     }
                 }
@@ -171,7 +175,7 @@ where
         let outcome = ready!(poll_body(body, this.step, attempt, context));
         this.body.set(None);
         let mutations = this.context.take().map(|cx| cx.take_mutations()).unwrap_or_default();
-        this.step.pass().body_ended(this.step.name(), outcome, mutations);
+        this.step.body_ended(outcome, mutations);
         // The driver takes note as soon as the function rests; its reveal will wake us.
         Poll::Pending
     }
@@ -201,11 +205,12 @@ fn do_ask<B: Bodies>(
 /// Makes the body of an attempt: for `run_with`, that is user code.
 fn make_body<B: Bodies>(
     bodies: &mut B,
-    context: StepContext,
+    context: Option<StepContext>,
     step: &Asking,
     attempt: u32,
 ) -> Result<B::Body> {
-    in_attempt(step, attempt, || bodies.next(context).expect("a body is granted once per future"))
+    let make = || bodies.next(context).expect("a body is granted once per future");
+    if B::REPEATABLE { in_attempt(step, attempt, make) } else { Ok(make()) }
 }
 
 /// Polls a body and writes its result as JSON.
@@ -224,7 +229,7 @@ fn poll_body<T: Serialize, F: Future<Output = Result<T>>>(
 fn in_attempt<T>(step: &Asking, attempt: u32, code: impl FnOnce() -> T) -> Result<T> {
     let (pass, step) = (Arc::clone(step.pass()), Some((step.name().clone(), attempt)));
     let _scope = scope::enter(scope::Scope { pass, step });
-    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| panic_error(&*payload))
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| Error::from_panic(&*payload))
 }
 
 impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {
@@ -237,8 +242,8 @@ impl<T, B: Bodies> fmt::Debug for Run<'_, T, B> {
 pub(super) struct Asking {
     pass: Arc<Pass>,
     raw_name: String,
-    /// Parsed when the step is asked for.
-    name: Option<StepName>,
+    /// Parsed when the step is asked for, and its place in the pass.
+    asked: Option<(StepName, SlotId)>,
     state: AskState,
 }
 
@@ -251,7 +256,7 @@ enum AskState {
 
 impl Asking {
     pub(super) fn new(step: &Step, raw_name: String) -> Self {
-        Self { pass: Arc::clone(step.pass()), raw_name, name: None, state: AskState::NotYet }
+        Self { pass: Arc::clone(step.pass()), raw_name, asked: None, state: AskState::NotYet }
     }
 
     pub(super) fn is_asked(&self) -> bool {
@@ -268,7 +273,19 @@ impl Asking {
 
     /// The name, once asked.
     pub(super) fn name(&self) -> &StepName {
-        self.name.as_ref().expect("the step was asked for")
+        &self.asked().0
+    }
+
+    fn asked(&self) -> &(StepName, SlotId) {
+        self.asked.as_ref().expect("the step was asked for")
+    }
+
+    fn slot(&self) -> SlotId {
+        self.asked().1
+    }
+
+    fn body_ended(&self, outcome: Result<Json>, mutations: Vec<Mutation>) {
+        self.pass.body_ended(self.slot(), outcome, mutations);
     }
 
     pub(super) fn ask(&mut self, mut ask: Ask, context: &mut Context<'_>) -> Result<()> {
@@ -280,17 +297,17 @@ impl Asking {
                 *timeout = interceptor.wait(&step, event_type, *timeout);
             }
         }
-        self.pass.ask(&name, ask, context.waker())?;
-        self.name = Some(name);
+        let slot = self.pass.ask(&name, ask, context.waker())?;
+        self.asked = Some((name, slot));
         self.state = AskState::Asked;
         Ok(())
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> StepPoll {
         assert!(self.state == AskState::Asked, "a step was polled after it had returned");
-        let poll = self.pass.poll(self.name(), context.waker());
+        let poll = self.pass.poll(self.slot(), context.waker());
         if matches!(poll, StepPoll::Done(_)) {
-            self.pass.drop_ask(self.name());
+            self.pass.drop_ask(self.slot());
             self.state = AskState::Done;
         }
         poll
@@ -302,9 +319,9 @@ impl Asking {
         let (pass, name) = (&self.pass, self.name());
         match interceptor.attempt(&asked_step(pass, name, StepType::Do), attempt) {
             Instead::Body => return false,
-            Instead::Return(result) => pass.body_ended(name, Ok(result), Vec::new()),
-            Instead::Fail(error) => pass.body_ended(name, Err(error), Vec::new()),
-            Instead::TimeOut => pass.time_out(name),
+            Instead::Return(result) => self.body_ended(Ok(result), Vec::new()),
+            Instead::Fail(error) => self.body_ended(Err(error), Vec::new()),
+            Instead::TimeOut => pass.time_out(self.slot()),
             Instead::Hang => {}
         }
         true
@@ -318,6 +335,21 @@ impl Asking {
         let json = outcome.map_err(|error| Error::from_record(&error))?;
         codec::decode(|| format!("the recorded result of step {:?}", self.raw_name), &json)
     }
+
+    /// What a wait returns. The event is taken whatever it carries, so the error tells whoever sends it what is wrong.
+    pub(super) fn decode_event<T: DeserializeOwned>(
+        &self,
+        outcome: std::result::Result<Json, piton_core::record::RecordedError>,
+    ) -> Result<Received<T>> {
+        let json = outcome.map_err(|error| Error::from_record(&error))?;
+        let name = &self.raw_name;
+        let event: Received<Json> =
+            codec::decode(|| format!("the recorded result of step {name:?}"), &json)?;
+        let event_type = &event.event_type;
+        let what = || format!("the payload of event {event_type:?}, which step {name:?} took,");
+        let payload = codec::decode(what, &event.payload)?;
+        Ok(Received { event_type: event.event_type, payload, timestamp: event.timestamp })
+    }
 }
 
 fn asked_step<'a>(pass: &'a Pass, name: &'a StepName, step_type: StepType) -> AskedStep<'a> {
@@ -328,7 +360,7 @@ fn asked_step<'a>(pass: &'a Pass, name: &'a StepName, step_type: StepType) -> As
 impl Drop for Asking {
     fn drop(&mut self) {
         if self.state == AskState::Asked {
-            self.pass.drop_ask(self.name());
+            self.pass.drop_ask(self.slot());
         }
     }
 }

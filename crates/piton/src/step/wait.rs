@@ -93,7 +93,7 @@ impl<T: DeserializeOwned> WaitForEvent<'_, T> {
             self.step.ask(ask, context)?;
         }
         match self.step.poll(context) {
-            StepPoll::Done(outcome) => Poll::Ready(self.step.decode(outcome)),
+            StepPoll::Done(outcome) => Poll::Ready(self.step.decode_event(outcome)),
             StepPoll::Pending | StepPoll::Start { .. } | StepPoll::Run { .. } => Poll::Pending,
         }
     }

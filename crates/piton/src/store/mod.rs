@@ -47,6 +47,9 @@ pub use sqlite::SqliteStore;
 /// The answer of a store, as a future that borrows nothing.
 pub type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
+/// What only those know who can read the database.
+pub type Secret = [u8; 32];
+
 /// Where instances, steps, events, tasks and logs live.
 pub trait Store: Send + Sync + 'static {
     /// What kind of store this is, for people: `memory`, `sqlite`, `postgres`.
@@ -54,6 +57,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Tells `observer` of due work, touched runs and ended runs from now on, until it is dropped.
     fn observe(&self, observer: std::sync::Weak<dyn Observer>);
+
+    /// Random bytes that belong to the database: the same for every process that uses it, and told to nobody else.
+    fn secret(&self) -> Secret;
 
     // ---- what clients do ----
 
@@ -111,6 +117,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// When the earliest task of the given workflows can be claimed; `None` if there is none. A read.
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>>;
+
+    /// Like [`next_due_at`](Self::next_due_at), without the suspects: they wait for their turn, however long they have
+    /// been due. A read.
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>>;
 
     /// Appends log lines to a run that the caller does not hold: the story of a fenced runner.
     ///
@@ -368,8 +378,8 @@ pub enum RowState {
 /// A step's row to be written.
 #[derive(Clone, Debug)]
 pub struct StepWrite {
-    /// The row.
-    pub record: StepRecord,
+    /// The row, shared with whoever goes on from it.
+    pub record: Arc<StepRecord>,
     /// Insert or update.
     pub row: RowState,
 }
@@ -378,7 +388,7 @@ pub struct StepWrite {
 #[derive(Clone, Debug)]
 pub struct WaitLook {
     /// The waiting step; `wake_at` is its deadline.
-    pub record: StepRecord,
+    pub record: Arc<StepRecord>,
     /// How its row stands.
     pub row: RowState,
     /// The number to record the outcome under, if there is one.

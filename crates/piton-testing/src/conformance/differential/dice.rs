@@ -1,5 +1,7 @@
 //! What follows from a die: events, instances, and boundaries such as an engine could commit.
 
+use std::sync::Arc;
+
 use piton::store::{Boundary, Mutation, NewEvent, NewInstance, RowState, StepWrite, WaitLook};
 use piton_core::boundary::Next;
 use piton_core::record::{RecordedError, RunKey, StepRecord};
@@ -94,16 +96,18 @@ pub(super) fn boundary(
 /// Looks at a wait again, or gives a sleep or a failed attempt its outcome.
 fn go_on_with(boundary: &mut Boundary, stage: &Stage, step: &StepRecord, seq: u32, die: &mut Die) {
     match step.step_type {
-        StepType::WaitForEvent => {
-            boundary.waits.push(WaitLook { record: step.clone(), row: RowState::Stored, seq })
-        }
+        StepType::WaitForEvent => boundary.waits.push(WaitLook {
+            record: Arc::new(step.clone()),
+            row: RowState::Stored,
+            seq,
+        }),
         StepType::Do | StepType::Sleep => boundary.steps.push(StepWrite {
-            record: StepRecord {
+            record: Arc::new(StepRecord {
                 seq,
                 status: die.pick(&[StepStatus::Completed, StepStatus::Errored]),
                 updated_at: stage.now(),
                 ..step.clone()
-            },
+            }),
             row: RowState::Changed,
         }),
     }

@@ -15,7 +15,7 @@ mod state;
 mod transaction;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
@@ -27,7 +27,7 @@ use self::transaction::Transaction;
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime};
 
@@ -38,6 +38,8 @@ pub struct MemoryStore {
     runtime: Arc<dyn Runtime>,
     ids: Ids,
     observers: Observers,
+    /// Drawn when it is first asked for.
+    secret: OnceLock<Secret>,
     /// `None` once closed.
     state: Mutex<Option<State>>,
 }
@@ -49,6 +51,7 @@ impl MemoryStore {
             ids: Ids::new(Arc::clone(&runtime)),
             runtime,
             observers: Observers::default(),
+            secret: OnceLock::new(),
             state: Mutex::new(Some(State::default())),
         })
     }
@@ -107,6 +110,16 @@ impl Store for MemoryStore {
         "memory"
     }
 
+    fn secret(&self) -> Secret {
+        *self.secret.get_or_init(|| {
+            let mut secret = Secret::default();
+            for bytes in secret.chunks_exact_mut(8) {
+                bytes.copy_from_slice(&self.runtime.random_u64().to_le_bytes());
+            }
+            secret
+        })
+    }
+
     fn observe(&self, observer: Weak<dyn Observer>) {
         self.observers.add(observer);
     }
@@ -157,6 +170,10 @@ impl Store for MemoryStore {
 
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.transact(|tx| Ok(tx.next_due_at(&workflows)))
+    }
+
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.transact(|tx| Ok(tx.next_claimable_at(&workflows)))
     }
 
     fn append_logs(

@@ -1,6 +1,7 @@
 //! What runners do: claim, commit, renew, release, tell the story of a fenced pass.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use piton_core::boundary::{self, After, Fenced, Wait, Written};
 use piton_core::claim::{self, Claim, Due};
@@ -133,7 +134,7 @@ impl Transaction<'_> {
         [self.next_claimable_at(workflows), suspect].into_iter().flatten().min()
     }
 
-    fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
+    pub(super) fn next_claimable_at(&self, workflows: &[WorkflowName]) -> Option<Timestamp> {
         let known = workflows.iter();
         known.filter_map(|name| self.state.workflows.get(name)?.next_due_at()).min()
     }
@@ -159,7 +160,7 @@ impl Transaction<'_> {
             self.write_first_step_again(key);
         }
         for step in boundary.steps {
-            self.write_step(key, step.row, step.record);
+            self.write_step(key, step.row, Arc::unwrap_or_clone(step.record));
         }
         let held_back = mutated && !boundary.waits.is_empty();
         let mut settled: Vec<StepRecord> = Vec::new();
@@ -272,7 +273,7 @@ impl Transaction<'_> {
     fn look(&mut self, key: InstanceKey, wait: WaitLook, may_settle: bool) -> Option<StepRecord> {
         let now = self.now;
         if !may_settle || planted(Bug::WaitSplit) && wait.row == RowState::New {
-            self.write_step(key, wait.row, wait.record);
+            self.write_step(key, wait.row, Arc::unwrap_or_clone(wait.record));
             return None;
         }
         let run = self.instance_mut(key).current_run_mut();
@@ -280,7 +281,7 @@ impl Transaction<'_> {
         let event_seq = event.map(|event| event.seq);
         match boundary::settle_wait(&wait.record, event, wait.seq, now) {
             Wait::Open => {
-                self.write_step(key, wait.row, wait.record);
+                self.write_step(key, wait.row, Arc::unwrap_or_clone(wait.record));
                 None
             }
             Wait::Delivered(step) => {

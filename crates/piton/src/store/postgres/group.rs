@@ -211,7 +211,7 @@ pub(super) async fn commit(
     bind_boundaries(&mut params, boundaries)?;
     let steps = boundaries.iter().flat_map(|decided| {
         let written = decided.boundary.steps.iter().filter(|step| step.row == RowState::New);
-        written.map(|step| (&decided.boundary.key, &step.record))
+        written.map(|step| (&decided.boundary.key, &*step.record))
     });
     step::bind(&mut params, steps)?;
     let lines = boundaries.iter().flat_map(|decided| {

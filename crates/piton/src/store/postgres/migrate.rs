@@ -6,9 +6,11 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use crate::Error;
+use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_secret.sql")];
 
 /// The version of the newest schema.
 fn newest() -> i32 {
@@ -43,6 +45,21 @@ pub(super) async fn migrate(conn: &mut PgConnection, schema: &str) -> crate::Res
         apply(&mut tx, schema, seen).await.map_err(unusable)?;
     }
     tx.commit().await.map_err(unusable)
+}
+
+/// The random bytes of this database.
+///
+/// # Errors
+///
+/// `STORE_UNUSABLE` if there are none.
+pub(super) async fn secret(conn: &mut PgConnection, schema: &str) -> crate::Result<Secret> {
+    let sql = format!("SELECT secret FROM {schema}.piton_secret");
+    let row = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_one(conn).await;
+    let secret = row.and_then(|row| row.try_get::<Vec<u8>, _>(0));
+    secret.ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        let message = format!("schema {schema:?} has no secret in piton_secret: restore that row");
+        Error::store_unusable(message)
+    })
 }
 
 async fn apply(conn: &mut PgConnection, schema: &str, seen: i32) -> Result<(), sqlx::Error> {

@@ -77,7 +77,7 @@ use self::trouble::{Failure, Outcome, Trouble};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime, TaskOwner};
 
@@ -90,6 +90,7 @@ pub struct PostgresStore {
     requests: mpsc::Sender<Message>,
     pool: PgPool,
     listening: PgPool,
+    secret: Secret,
     /// Aborted when the store is dropped, as a crash would: what was acknowledged is safe.
     _tasks: Vec<TaskOwner>,
 }
@@ -115,6 +116,7 @@ impl PostgresStore {
         let committing = open::committer_options(&connect);
         let mut conn = open::connect(&committing).await?;
         migrate::migrate(&mut conn, &options.schema).await?;
+        let secret = migrate::secret(&mut conn, &options.schema).await?;
 
         let outbox = options.notify.then(|| Outbox::new(&options.schema, runtime.random_u64()));
         let shared = Arc::new(Shared {
@@ -137,7 +139,7 @@ impl PostgresStore {
             let hearing = notify::listen_for_ever(Arc::clone(&shared), listening.clone());
             tasks.extend([spawn(Box::pin(sending)), spawn(Box::pin(hearing))]);
         }
-        Ok(Arc::new(Self { shared, requests, pool, listening, _tasks: tasks }))
+        Ok(Arc::new(Self { shared, requests, pool, listening, secret, _tasks: tasks }))
     }
 
     /// Sends a request to the committer and waits for its answer.
@@ -182,6 +184,10 @@ fn closed() -> StoreError {
 impl Store for PostgresStore {
     fn kind(&self) -> &'static str {
         "postgres"
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     fn observe(&self, observer: Weak<dyn Observer>) {
@@ -252,7 +258,13 @@ impl Store for PostgresStore {
 
     fn next_due_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
         self.read(move |mut db| {
-            Box::pin(async move { task::next_due_at(&mut db, &workflows).await })
+            Box::pin(async move { task::next_due_at(&mut db, &workflows, true).await })
+        })
+    }
+
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |mut db| {
+            Box::pin(async move { task::next_due_at(&mut db, &workflows, false).await })
         })
     }
 

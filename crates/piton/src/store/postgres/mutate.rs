@@ -24,7 +24,6 @@ use super::statements::{Db, params};
 use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Fate, Outcome, Trouble, is_unique_violation, mutation_failed};
 use super::{commit, create, event, instance, task};
-use crate::pass::panic_error;
 use crate::store::{
     Committed, CreateRequest, Existing, Hint, Mutation, MutationError, NewEvent, PostgresWork,
     SqlValue, StoreError,
@@ -263,7 +262,7 @@ async fn run_user_code(db: &mut Db<'_>, work: PostgresWork) -> Outcome<()> {
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Trouble {
-    let message = panic_error(panic).to_string();
+    let message = crate::Error::from_panic(panic).to_string();
     mutation_failed(Code::StepTransaction, format!("the step's transaction panicked: {message}"))
 }
 

@@ -28,6 +28,11 @@ CREATE TABLE piton_schema (
     version INTEGER NOT NULL
 );
 
+-- One row: random bytes by which a cursor is known to be one that was given out.
+CREATE TABLE piton_secret (
+    secret BYTEA NOT NULL
+);
+
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
     -- Keys grow with creation and are never given twice, so that a runner or a cursor that still holds the key of a

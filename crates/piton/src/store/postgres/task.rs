@@ -79,7 +79,7 @@ const TASK_EXPIRED: &str = due!("t.state = 'leased' AND t.lease_until <= $2", "t
 const TASK_BACKLOG: &str = "\
     SELECT workflow_name, count(*) FROM piton_task WHERE workflow_name = ANY($1) GROUP BY workflow_name";
 
-/// When the earliest task can be claimed, suspects included.
+/// When the earliest task can be claimed; suspects count only if asked for.
 const TASK_NEXT_DUE: &str = "\
     SELECT min(d.at) FROM unnest($1) AS w(name) CROSS JOIN LATERAL (
         (SELECT run_at AS at FROM piton_task WHERE workflow_name = w.name AND state = 'pending' AND kind <> 'run'
@@ -88,7 +88,7 @@ const TASK_NEXT_DUE: &str = "\
         (SELECT run_at FROM piton_task WHERE workflow_name = w.name AND state = 'pending' AND kind = 'run'
             ORDER BY run_at LIMIT 1)
         UNION ALL
-        (SELECT run_at FROM piton_task WHERE workflow_name = w.name AND state = 'suspect'
+        (SELECT run_at FROM piton_task WHERE $2 AND workflow_name = w.name AND state = 'suspect'
             ORDER BY run_at LIMIT 1)
         UNION ALL
         (SELECT lease_until FROM piton_task WHERE workflow_name = w.name AND state = 'leased'
@@ -241,14 +241,15 @@ pub(super) async fn take_due(
     Ok(rows)
 }
 
-/// When the earliest task of these workflows can be claimed.
+/// When the earliest task of these workflows can be claimed, with or without the suspects.
 pub(super) async fn next_due_at(
     db: &mut Db<'_>,
     workflows: &[WorkflowName],
+    suspects: bool,
 ) -> Outcome<Option<Timestamp>> {
     let names: Vec<&str> = workflows.iter().map(WorkflowName::as_str).collect();
     let found = db
-        .one(TASK_NEXT_DUE, params![names], |row| {
+        .one(TASK_NEXT_DUE, params![names, suspects], |row| {
             Ok(sqlx::Row::try_get(row, 0).map_err(Failure::from)?)
         })
         .await?;

@@ -1,5 +1,6 @@
 //! The rows of `piton_instance`.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use piton_core::boundary::InstanceChange;
@@ -32,12 +33,6 @@ pub(super) const INSTANCE_BY_ID: &str =
 pub(super) const INSTANCE_BY_KEY: &str = concat!(select_instance!(""), " WHERE i.key = ?1");
 
 pub(super) const INSTANCE_PAGE: &str = concat!(
-    select_instance!("INDEXED BY piton_instance_by_workflow"),
-    " WHERE i.workflow_name = ?1 AND i.created_at >= ?2 AND (i.created_at, i.key) < (?3, ?4)
-    ORDER BY i.created_at DESC, i.key DESC LIMIT ?5"
-);
-
-pub(super) const INSTANCE_PAGE_BY_STATUS: &str = concat!(
     select_instance!("INDEXED BY piton_instance_by_status"),
     " WHERE i.workflow_name = ?1 AND i.status = ?6 AND i.created_at >= ?2
         AND (i.created_at, i.key) < (?3, ?4)
@@ -46,7 +41,7 @@ pub(super) const INSTANCE_PAGE_BY_STATUS: &str = concat!(
 
 /// The next workflow by name: one look at the index, however many instances each has.
 pub(super) const INSTANCE_NEXT_WORKFLOW: &str = "\
-    SELECT workflow_name FROM piton_instance INDEXED BY piton_instance_by_workflow
+    SELECT workflow_name FROM piton_instance INDEXED BY piton_instance_by_status
     WHERE workflow_name > ?1 ORDER BY workflow_name LIMIT 1";
 
 pub(super) const INSTANCE_STANDING: &str = "\
@@ -137,16 +132,20 @@ pub(super) fn page(db: &mut Statements<'_>, query: &InstanceQuery) -> Outcome<Ve
     let after = query.created_after.map_or(i64::MIN, Timestamp::as_millis);
     let ListPlace { created_at, key } = query.below();
     let (created_at, limit) = (created_at.as_millis(), query.limit);
-    match query.status.map(InstanceStatus::as_str) {
-        None => {
-            let params = params![workflow, after, created_at, key.0, limit];
-            db.all(INSTANCE_PAGE, params, decode)
-        }
-        Some(status) => {
-            let params = params![workflow, after, created_at, key.0, limit, status];
-            db.all(INSTANCE_PAGE_BY_STATUS, params, decode)
-        }
+    let statuses = match &query.status {
+        Some(status) => std::slice::from_ref(status),
+        None => InstanceStatus::ALL,
+    };
+    let mut page = Vec::new();
+    for status in statuses {
+        let params = params![workflow, after, created_at, key.0, limit, status.as_str()];
+        page.extend(db.all(INSTANCE_PAGE, params, decode)?);
     }
+    page.sort_unstable_by_key(|instance| {
+        Reverse(ListPlace { created_at: instance.created_at, key: instance.key })
+    });
+    page.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    Ok(page)
 }
 
 /// The workflow that comes behind this name, of those that have or had an instance.

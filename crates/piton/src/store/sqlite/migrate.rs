@@ -10,9 +10,11 @@ use rusqlite::{Connection, Transaction};
 
 use super::open;
 use crate::Error;
+use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_secret.sql")];
 
 /// What the tests compare the migrations with, and what people read.
 #[cfg(test)]
@@ -46,6 +48,11 @@ fn version(conn: &Connection) -> rusqlite::Result<i32> {
         return Ok(0);
     }
     conn.query_row("SELECT coalesce(max(version), 0) FROM piton_schema", [], |row| row.get(0))
+}
+
+/// The random bytes of this database.
+pub(super) fn secret(conn: &Connection) -> rusqlite::Result<Secret> {
+    conn.query_row("SELECT secret FROM piton_secret", [], |row| row.get(0))
 }
 
 /// Applies the migrations the database has not seen yet.

@@ -31,6 +31,7 @@
 //!   the writer keeps as long as nobody else can have changed it (`leases`).
 //! - **One process.** The lock file proves it, so that leases found at start are released at once.
 
+mod answers;
 mod batch;
 mod cells;
 mod checkpoint;
@@ -70,6 +71,7 @@ use piton_core::record::{
 use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use self::batch::Batch;
 use self::leases::Leases;
@@ -83,18 +85,17 @@ use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
     InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Store, StoreError,
+    Secret, Store, StoreError,
 };
 use crate::Error;
 use crate::runtime::{Ids, Runtime};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
-    requests: mpsc::Sender<Request>,
-    traffic: Arc<Traffic>,
+    door: Arc<Door>,
     reads: ReadQueue,
     observers: Arc<Observers>,
-    failed: Failed,
+    secret: Secret,
     /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
@@ -121,9 +122,11 @@ impl SqliteStore {
         let version = migrate::check(&conn, &path)?;
         open::configure_writer(&conn, &path)?;
         let ids = Ids::new(runtime.clone());
-        start_up(&conn, version, &ids, runtime.now()).map_err(|error| {
+        let unusable = |error: &dyn std::fmt::Display| {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
-        })?;
+        };
+        start_up(&conn, version, &ids, runtime.now()).map_err(|error| unusable(&error))?;
+        let secret = migrate::secret(&conn).map_err(|error| unusable(&error))?;
         let readers = reader::start(&path)?;
         let reads = readers.queue();
 
@@ -146,7 +149,8 @@ impl SqliteStore {
             .name("piton-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
-        Ok(Arc::new(Self { requests, traffic, reads, observers, failed, writer: Some(writer) }))
+        let door = Arc::new(Door { requests, traffic, failed });
+        Ok(Arc::new(Self { door, reads, observers, secret, writer: Some(writer) }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -155,13 +159,13 @@ impl SqliteStore {
         I: Send + 'static,
         O: Send + 'static,
     {
-        let (requests, failed) = (self.requests.clone(), self.failed.clone());
-        let traffic = self.traffic.clone();
+        let door = Arc::clone(&self.door);
+        let (job, mut answered) = Job::new(input);
+        let request = request(job);
         Box::pin(async move {
-            let (job, mut answered) = Job::new(input);
-            let caller = traffic.enter();
-            if requests.send(request(job)).await.is_err() {
-                return Err(gone(&failed));
+            let caller = door.traffic.enter();
+            if !door.send(request).await {
+                return Err(gone(&door.failed));
             }
             let answer = match caller.linger(&mut answered) {
                 Some(job) => Ok(job),
@@ -169,7 +173,7 @@ impl SqliteStore {
             };
             match answer {
                 Ok(job) => job.into_output(),
-                Err(_) => Err(gone(&failed)),
+                Err(_) => Err(gone(&door.failed)),
             }
         })
     }
@@ -179,13 +183,31 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut Statements<'_>) -> Outcome<T> + Send + 'static,
     ) -> Answer<T> {
-        let (reads, failed) = (self.reads.clone(), self.failed.clone());
+        let (reads, failed) = (self.reads.clone(), self.door.failed.clone());
         Box::pin(async move {
             if failed.get().is_some() {
                 return Err(gone(&failed));
             }
             reads.run(work).await.unwrap_or_else(|| Err(gone(&failed)))
         })
+    }
+}
+
+/// What callers share: the way to the writer, and what became of it.
+struct Door {
+    requests: mpsc::Sender<Request>,
+    traffic: Arc<Traffic>,
+    failed: Failed,
+}
+
+impl Door {
+    /// Hands a request to the writer; `false` if it is gone.
+    async fn send(&self, request: Request) -> bool {
+        match self.requests.try_send(request) {
+            Ok(()) => true,
+            Err(TrySendError::Full(request)) => self.requests.send(request).await.is_ok(),
+            Err(TrySendError::Closed(_)) => false,
+        }
     }
 }
 
@@ -221,7 +243,7 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         let (job, _) = Job::new(());
         // A full queue holds requests of callers who are gone; the thread ends when it has served them.
-        let asked = self.requests.try_send(Request::Close(job)).is_ok();
+        let asked = self.door.requests.try_send(Request::Close(job)).is_ok();
         let Some(writer) = self.writer.take() else {
             return;
         };
@@ -235,6 +257,10 @@ impl Drop for SqliteStore {
 impl Store for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn secret(&self) -> Secret {
+        self.secret
     }
 
     fn observe(&self, observer: Weak<dyn Observer>) {
@@ -287,6 +313,10 @@ impl Store for SqliteStore {
         self.read(move |db| task::next_due_at(db, &workflows))
     }
 
+    fn next_claimable_at(&self, workflows: Arc<[WorkflowName]>) -> Answer<Option<Timestamp>> {
+        self.read(move |db| task::next_claimable_at(db, &workflows))
+    }
+
     fn append_logs(
         &self,
         instance: InstanceKey,
@@ -326,16 +356,16 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> Answer<()> {
-        let (requests, failed) = (self.requests.clone(), self.failed.clone());
+        let door = Arc::clone(&self.door);
         Box::pin(async move {
             let (job, answered) = Job::new(());
-            if requests.send(Request::Close(job)).await.is_ok()
+            if door.send(Request::Close(job)).await
                 && let Ok(job) = answered.await
             {
                 return job.into_output();
             }
             // Closed before: that is what was asked for.
-            failed.get().map_or(Ok(()), |failure| Err(failure.to_error()))
+            door.failed.get().map_or(Ok(()), |failure| Err(failure.to_error()))
         })
     }
 }

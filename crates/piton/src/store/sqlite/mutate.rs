@@ -75,7 +75,7 @@ fn run_user_code(batch: &mut Batch<'_, '_>, work: SqliteWork) -> Outcome<()> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(judge_user_error(&error)),
         Err(panic) => {
-            let message = panic_message(panic.as_ref());
+            let message = crate::Error::from_panic(panic.as_ref()).message().to_owned();
             Err(mutation_failed(
                 Code::StepTransaction,
                 format!("the step's transaction panicked: {message}"),
@@ -126,13 +126,6 @@ fn as_mutation(trouble: Trouble) -> Trouble {
         }
         trouble @ (Trouble::Answer(_) | Trouble::Batch(_)) => trouble,
     }
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        return text;
-    }
-    panic.downcast_ref::<String>().map_or("no message", String::as_str)
 }
 
 impl ToSql for SqlValue {

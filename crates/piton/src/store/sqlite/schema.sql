@@ -7,6 +7,9 @@
 -- Up to which version the schema was migrated: the newest row counts.
 CREATE TABLE piton_schema (version INTEGER PRIMARY KEY) STRICT;
 
+-- One row: random bytes by which a cursor is known to be one that was given out.
+CREATE TABLE piton_secret (secret BLOB NOT NULL) STRICT;
+
 -- One execution of a workflow. Changes on status changes only: a step in the middle of a pass leaves it alone.
 CREATE TABLE piton_instance (
     -- Grows with creation. No AUTOINCREMENT, which would write another page with every create: the newest instance is
@@ -27,9 +30,8 @@ CREATE TABLE piton_instance (
 ) STRICT;
 
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
--- Lists, newest first. Every index ends in the rowid, which is the key: what was created in one millisecond is
--- ordered by it.
-CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at);
+-- Lists, newest first; a list of all statuses merges theirs, so that creating an instance writes one index less. Every
+-- index ends in the rowid, which is the key: what was created in one millisecond is ordered by it.
 CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at);
 
 -- The one task of a live run: timer, retry and queue in one. A run that ended has none.

@@ -11,6 +11,7 @@ use std::thread;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 
+use super::answers;
 use super::batch::Batch;
 use super::checkpoint::Checkpoints;
 use super::leases::Leases;
@@ -145,9 +146,7 @@ impl Work<'_> {
             Some(failure) => self.note(failure),
         }
         let served = requests.len();
-        for request in requests.drain(..) {
-            request.answer(failure.as_ref());
-        }
+        answers::hand_out(&*self.runtime, requests, failure.as_ref());
         if self.failed.get().is_none()
             && let Err(failure) = self.checkpoints.after(served, &mut self.db)
         {

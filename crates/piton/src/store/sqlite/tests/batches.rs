@@ -1,5 +1,7 @@
 //! Several requests in one transaction, and user code among them.
 
+use std::sync::Arc;
+
 use std::sync::mpsc;
 
 use piton_core::Code;
@@ -179,7 +181,7 @@ async fn the_write_ahead_log_is_emptied_as_it_grows_and_when_a_long_read_ends() 
         let large = |position| {
             let mut large = boundary(key, &[position]);
             let text = format!("\"{}\"", "x".repeat(64 * 1024));
-            large.steps[0].record.result = Some(Json::from_valid_text(text));
+            Arc::make_mut(&mut large.steps[0].record).result = Some(Json::from_valid_text(text));
             store.commit(large)
         };
         for start in (from..from + 768).step_by(64) {

@@ -1,5 +1,7 @@
 //! What the disk, other programs and wrong SQL can do to the store.
 
+use std::sync::Arc;
+
 use piton_core::Code;
 
 use super::*;
@@ -30,7 +32,7 @@ async fn a_full_disk_acknowledges_nothing_and_can_be_cleared() {
     let large = || {
         let mut large = boundary(key, &[0]);
         let text = format!("\"{}\"", "x".repeat(100_000));
-        large.steps[0].record.result = Some(Json::from_valid_text(text));
+        Arc::make_mut(&mut large.steps[0].record).result = Some(Json::from_valid_text(text));
         large
     };
     let error = store.commit(large()).await.expect_err("full");

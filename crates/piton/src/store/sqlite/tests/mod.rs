@@ -175,7 +175,8 @@ fn wait(position: u32, event_type: &str, deadline: Timestamp) -> StepRecord {
 
 /// A boundary with new completed steps, in the middle of a pass.
 fn boundary(key: RunKey, positions: &[u32]) -> Boundary {
-    let write = |position: &u32| StepWrite { record: step(*position), row: RowState::New };
+    let write =
+        |position: &u32| StepWrite { record: Arc::new(step(*position)), row: RowState::New };
     Boundary {
         key,
         mutations: Vec::new(),

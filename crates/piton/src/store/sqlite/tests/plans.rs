@@ -50,7 +50,6 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         instance::INSTANCE_BY_ID,
         instance::INSTANCE_BY_KEY,
         instance::INSTANCE_PAGE,
-        instance::INSTANCE_PAGE_BY_STATUS,
         instance::INSTANCE_NEXT_WORKFLOW,
         instance::INSTANCE_STANDING,
         instance::INSTANCE_STATUS,
@@ -78,8 +77,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         (step::STEP_WAKING_FIRST, "INDEX piton_step_waiting"),
         (event::EVENT_BUFFER, "INDEX piton_event_buffer"),
         (event::EVENT_BY_IDEMPOTENCY_KEY, "INDEX piton_event_by_idempotency_key"),
-        (instance::INSTANCE_PAGE, "INDEX piton_instance_by_workflow"),
-        (instance::INSTANCE_PAGE_BY_STATUS, "INDEX piton_instance_by_status"),
+        (instance::INSTANCE_PAGE, "INDEX piton_instance_by_status"),
     ] {
         let plan = plan(&conn, sql);
         assert!(plan.contains(index), "{sql}: {plan}");

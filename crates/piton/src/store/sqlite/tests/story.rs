@@ -1,5 +1,7 @@
 //! A run from its creation to its end, with what observers and readers learn on the way.
 
+use std::sync::Arc;
+
 use piton_core::boundary::After;
 use piton_core::{InstanceStatus, TaskKind};
 
@@ -32,7 +34,7 @@ async fn a_run_waits_for_an_event_and_completes() {
     let key = run.run_key();
 
     let deadline = place.now().plus(Span::from_millis(5_000));
-    let look = |row| WaitLook { record: wait(1, "approved", deadline), row, seq: 2 };
+    let look = |row| WaitLook { record: Arc::new(wait(1, "approved", deadline)), row, seq: 2 };
     let suspend = Boundary {
         waits: vec![look(RowState::New)],
         next: Next::Suspend { run_at: deadline, kind: TaskKind::Wake },
@@ -180,7 +182,7 @@ async fn every_kind_of_step_reads_back_as_it_was_written() {
     ];
     for step in &steps {
         let mut boundary = boundary(key, &[0]);
-        boundary.steps[0].record = step.clone();
+        boundary.steps[0].record = Arc::new(step.clone());
         store.commit(boundary).await.expect("commits");
     }
     let read = store.load_steps(key.instance, 0).await.expect("reads");
@@ -197,7 +199,7 @@ async fn an_event_that_came_too_late_is_left_for_the_next_wait() {
     store.send_event(event("a", "approved")).await.expect("sent");
     let look = |position, deadline| Boundary {
         waits: vec![WaitLook {
-            record: wait(position, "approved", deadline),
+            record: Arc::new(wait(position, "approved", deadline)),
             row: RowState::New,
             seq: position,
         }],
