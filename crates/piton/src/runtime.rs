@@ -84,17 +84,29 @@ impl TokioRuntime {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If there is none, or one without timers.
     pub fn current() -> crate::Result<Arc<Self>> {
         let handle = tokio::runtime::Handle::try_current().map_err(|_| {
             crate::Error::new(
                 "no tokio runtime here: call this inside #[tokio::main] or Runtime::block_on",
             )
         })?;
+        if !has_timers() {
+            return Err(crate::Error::new(
+                "this tokio runtime has no timers: build it with `enable_all()`, or `enable_time()`",
+            ));
+        }
         #[expect(clippy::disallowed_methods, reason = "the one file that may read the clock")]
         let start = Instant::now();
         Ok(Arc::new(Self { handle, start, hashes: RandomState::new(), draws: 0.into() }))
     }
+}
+
+/// Whether sleeping works on the tokio runtime this is called from: tokio tells by a panic.
+fn has_timers() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "the one file that may sleep")]
+    let sleep = || drop(tokio::time::sleep(Duration::ZERO));
+    std::panic::catch_unwind(sleep).is_ok()
 }
 
 impl Runtime for TokioRuntime {
@@ -169,5 +181,22 @@ impl Ids {
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ids")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokio_runtime_without_timers_is_refused_and_told_what_it_lacks() {
+        let bare = tokio::runtime::Builder::new_current_thread().build().expect("it is built");
+        let error = bare.block_on(async { TokioRuntime::current().expect_err("no timers") });
+        assert!(error.message().contains("enable_all"), "{error}");
+        let whole = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        whole
+            .expect("it is built")
+            .block_on(async { TokioRuntime::current().map(drop) })
+            .expect("it has timers");
     }
 }
