@@ -38,6 +38,7 @@ mod codec;
 mod engine;
 mod error;
 mod event;
+pub mod hooks;
 pub mod intercept;
 mod pass;
 mod runner;

@@ -15,10 +15,10 @@ pub struct Cursor {
 }
 
 /// Where a row stands in its list: what the list is ordered by, and what tells equals apart.
-pub(super) type Position = (u64, u64);
+pub(crate) type Position = (u64, u64);
 
 /// Identifies a list with its filters and order.
-pub(super) fn scope(parts: &[&str]) -> u64 {
+pub(crate) fn scope(parts: &[&str]) -> u64 {
     // The separator cannot occur in names, so that no two lists share a scope by concatenation.
     parts.iter().fold(FNV_OFFSET, |hash, part| mix(mix(hash, part.as_bytes()), &[0]))
 }
@@ -30,12 +30,12 @@ fn mix(hash: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Cursor {
-    pub(super) fn new(scope: u64, position: Position) -> Self {
+    pub(crate) fn new(scope: u64, position: Position) -> Self {
         Self { scope, position }
     }
 
     /// The position, if the cursor belongs to the list of that scope.
-    pub(super) fn position(&self, scope: u64) -> Result<Position, Refusal> {
+    pub(crate) fn position(&self, scope: u64) -> Result<Position, Refusal> {
         if self.scope == scope {
             return Ok(self.position);
         }

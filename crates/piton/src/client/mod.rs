@@ -1,7 +1,7 @@
 //! What a process does with instances: create, look, steer, wait for results.
 
 mod create;
-mod cursor;
+pub(crate) mod cursor;
 mod export;
 mod history;
 mod instance;
@@ -177,7 +177,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Makes a page of rows that were read with a limit of one more than the page's size.
-    fn new(mut items: Vec<T>, size: u32, cursor: impl FnOnce(&T) -> Cursor) -> Self {
+    pub(crate) fn new(mut items: Vec<T>, size: u32, cursor: impl FnOnce(&T) -> Cursor) -> Self {
         let size = size as usize;
         let has_next_page = items.len() > size;
         items.truncate(size);

@@ -8,7 +8,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use crate::Error;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_hooks.sql")];
 
 /// The version of the newest schema.
 fn newest() -> i32 {

@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use piton_core::hook::NewHook;
 use piton_core::record::InstanceKey;
 use piton_core::{Code, InstanceId, WorkflowName, boundary};
 use sqlx::encode::IsNull;
@@ -88,6 +89,7 @@ async fn try_commit(
     keys.sort_unstable();
     keys.dedup();
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await?;
+    tx.tell_by_hooks(shared.engine_hooks());
     let locked = tx.task(boundary.key.instance);
     boundary::guard(locked.as_ref(), &boundary.key).map_err(Trouble::from)?;
     for mutation in engines {
@@ -120,6 +122,7 @@ fn at_commit(failure: &Failure) -> Trouble {
 enum Engines {
     Create(CreateRequest),
     SendEvent(NewEvent),
+    TriggerHook(NewHook),
 }
 
 impl Engines {
@@ -127,6 +130,10 @@ impl Engines {
         match self {
             Self::Create(request) => create::create(tx, &request).await.map(drop),
             Self::SendEvent(new) => send(tx, &new).await,
+            Self::TriggerHook(new) => {
+                tx.hooks.push(new);
+                Ok(())
+            }
         }
     }
 }
@@ -135,7 +142,7 @@ impl Engines {
 fn receivers(engines: &[Engines]) -> Vec<(WorkflowName, InstanceId)> {
     let receivers = engines.iter().filter_map(|mutation| match mutation {
         Engines::SendEvent(event) => Some((event.workflow.clone(), event.id.clone())),
-        Engines::Create(_) => None,
+        Engines::Create(_) | Engines::TriggerHook(_) => None,
     });
     receivers.collect()
 }
@@ -169,10 +176,12 @@ async fn run_users(db: &mut Db<'_>, mutations: Vec<Mutation>) -> Outcome<Vec<Eng
             }
             Mutation::Create { workflow, instance } => {
                 let (instances, existing) = (vec![instance], Existing::Refuse);
-                let request = CreateRequest { workflow, instances, existing, lease: None };
+                let request =
+                    CreateRequest { workflow, instances, existing, lease: None, hooks: Vec::new() };
                 engines.push(Engines::Create(request));
             }
             Mutation::SendEvent(new) => engines.push(Engines::SendEvent(new)),
+            Mutation::TriggerHook(new) => engines.push(Engines::TriggerHook(new)),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => {
                 return Err(mutation_failed(

@@ -92,6 +92,7 @@ pub(super) async fn run(
     keys.sort_unstable();
     keys.dedup();
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await.map_err(failed)?;
+    tx.tell_by_hooks(shared.engine_hooks());
     let answers = run_all(&mut tx, items).await?;
     tx.flush().await?;
     let hints = std::mem::take(&mut tx.hints);

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::{Code, InstanceId, Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
-use super::{instance, log, task};
+use super::{hook, instance, log, task};
 use crate::store::{CreateRequest, Created, Existing, Lease, NewInstance};
 
 /// Creates what the request asks for, all or nothing.
@@ -27,6 +28,9 @@ pub(super) fn create(
             (None, Existing::Skip) => {}
             (None, Existing::Refuse) => return Err(id_exists(&request.workflow, &id).into()),
         }
+    }
+    if !all.is_empty() {
+        hook::trigger_all(batch, &request.hooks)?;
     }
     Ok(all)
 }
@@ -69,6 +73,8 @@ fn create_one(
         }
         None => batch.hint_due(workflow, first.run_at),
     }
+    let enqueued = || EngineNews::enqueued(first.run, EnqueueReason::Create, now);
+    hook::news(batch, workflow, &new.id, batch.engine_hooks.map(|_| enqueued()))?;
     Ok(Some(Created {
         instance: instance::fresh(key, workflow, new, now, started_at),
         epoch: first.epoch,

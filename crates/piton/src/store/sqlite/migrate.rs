@@ -12,7 +12,8 @@ use super::open;
 use crate::Error;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_first.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0002_hooks.sql")];
 
 /// What the tests compare the migrations with, and what people read.
 #[cfg(test)]
