@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod event;
+mod hooks;
 mod http;
 mod latency;
 mod postgres;
@@ -38,6 +39,7 @@ pub(crate) enum Workload {
     Sleepers,
     AtRest,
     HttpCreate,
+    Hooks,
 }
 
 impl Workload {
@@ -51,6 +53,7 @@ impl Workload {
             Workload::Sleepers => "sleepers_100k",
             Workload::AtRest => "at_rest_1m",
             Workload::HttpCreate => "http_create",
+            Workload::Hooks => "hooks",
         }
     }
 
@@ -66,6 +69,9 @@ impl Workload {
             Workload::HttpCreate => {
                 "instances created over 64 connections, against an empty handler"
             }
+            Workload::Hooks => {
+                "hooks triggered and processed, against bare inserts; and how soon one runs"
+            }
         }
     }
 
@@ -76,7 +82,7 @@ impl Workload {
             | Workload::Throughput64
             | Workload::Latency
             | Workload::EventToStep => true,
-            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => false,
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate | Workload::Hooks => false,
         }
     }
 
@@ -91,7 +97,7 @@ impl Workload {
             Workload::Throughput64 => postgres::throughput(bench, server, self.name(), 64).await,
             Workload::Latency => postgres::latency(bench, server, self.name()).await,
             Workload::EventToStep => postgres::event(bench, server, self.name()).await,
-            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => {
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate | Workload::Hooks => {
                 anyhow::bail!("{} is not measured on PostgreSQL", self.name())
             }
         }
@@ -107,6 +113,7 @@ impl Workload {
             Workload::Sleepers => sleepers::measure(bench, self.name()).await,
             Workload::AtRest => at_rest::measure(bench, self.name()).await,
             Workload::HttpCreate => http::measure(bench, self.name()).await,
+            Workload::Hooks => hooks::measure(bench, self.name()).await,
         }
     }
 }
@@ -121,6 +128,7 @@ impl ValueEnum for Workload {
             Workload::Sleepers,
             Workload::AtRest,
             Workload::HttpCreate,
+            Workload::Hooks,
         ]
     }
 

@@ -111,6 +111,25 @@ fn a_failure_and_why() {
 }
 
 #[test]
+fn a_hook_and_what_became_of_it() {
+    let server = Server::start();
+    let empty = server.transcript(&["hooks list", "hooks list --status failed"]);
+    let ops = r#"{"ops": [{"op": "throw", "message": "no way"}]}"#;
+    server.run(&["-q", "i", "create", "-w", "playground", "-i", "try-1", "-p", ops]);
+    let told = server.until(&["hooks", "list", "--status", "completed"], "on_instance_errored");
+    let id = told.stdout.lines().nth(1).and_then(|line| line.split_whitespace().next());
+    let id = id.expect("an id").to_owned();
+    let seen = server.transcript(&[
+        "hooks list",
+        &format!("hooks get -i {id}"),
+        &format!("hooks get -i {id} --full"),
+        &format!("hooks retry -i {id}"),
+        "hooks get -i hook_none",
+    ]);
+    check("hooks", &(empty + &seen).replace(&id, "HOOK"));
+}
+
+#[test]
 fn refusals_say_what_to_do_next() {
     let server = Server::start();
     server.run(&CREATE);

@@ -42,6 +42,11 @@ impl HookContext {
         self.hook.namespace.as_str()
     }
 
+    /// When this attempt was begun, by the store's clock.
+    pub fn attempted_at(&self) -> Timestamp {
+        self.hook.last_attempt_at.unwrap_or(self.hook.updated_at)
+    }
+
     /// When it was triggered.
     pub fn created_at(&self) -> Timestamp {
         self.hook.created_at

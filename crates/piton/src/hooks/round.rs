@@ -4,7 +4,7 @@
 //! handler that takes its time holds up nobody: the round goes on taking hooks as long as there is room, and renews the
 //! leases of what is still running.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -44,7 +44,7 @@ struct Flight {
 /// A round under way.
 pub(super) struct Round {
     inner: Arc<Inner>,
-    flights: HashMap<Arc<str>, Flight>,
+    flights: BTreeMap<Arc<str>, Flight>,
     ended: mpsc::Receiver<(HookRecord, HookOutcome)>,
     report: mpsc::Sender<(HookRecord, HookOutcome)>,
     settled: Vec<(HookRecord, HookOutcome)>,
@@ -60,7 +60,7 @@ impl Round {
         let renewed_us = inner.shared.runtime.monotonic_us();
         Self {
             inner,
-            flights: HashMap::new(),
+            flights: BTreeMap::new(),
             ended,
             report,
             settled: Vec::new(),
