@@ -531,7 +531,7 @@ impl Engine {
         tokio::select! {
             biased;
             () = self.inner.hooks.finish() => {}
-            () = hooks_end => {}
+            () = hooks_end => self.inner.hooks.abort(),
         }
         let tasks = std::mem::take(&mut *self.inner.lock_tasks());
         drop(tasks);
@@ -556,6 +556,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.runner.abandon_all();
+        self.hooks.abort();
         self.shared.waiters.shut_down();
     }
 }

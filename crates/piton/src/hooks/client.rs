@@ -79,6 +79,15 @@ impl HookShared {
     }
 }
 
+impl HookShared {
+    /// Lets go of everything at once, as a crash would.
+    pub(crate) fn abort(&self) {
+        for dispatcher in &self.dispatchers {
+            dispatcher.abort();
+        }
+    }
+}
+
 impl Observer for HookShared {
     fn hint(&self, hint: Hint) {
         let Hint::HookDue { namespace, .. } = hint else { return };

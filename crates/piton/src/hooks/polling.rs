@@ -143,6 +143,12 @@ impl PollingDispatcher {
         self.inner.look.notify_one();
     }
 
+    /// Stops to poll, and drops the round that is under way.
+    pub(crate) fn abort(&self) {
+        self.stop();
+        self.inner.rounds.abort();
+    }
+
     /// Whether hooks are being processed.
     pub(crate) fn is_busy(&self) -> bool {
         self.inner.rounds.are_under_way()
@@ -151,8 +157,7 @@ impl PollingDispatcher {
 
 impl Drop for PollingDispatcher {
     fn drop(&mut self) {
-        self.stop();
-        self.inner.rounds.abort();
+        self.abort();
     }
 }
 

@@ -63,8 +63,7 @@ impl HookProcessor {
 
     /// A round under way looks for more.
     pub(super) fn look(&self) {
-        // Not kept for later: a round that begins looks anyway.
-        self.inner.news.notify_waiters();
+        self.inner.news.notify_one();
     }
 
     /// Takes nothing more; what is in hand is finished.
