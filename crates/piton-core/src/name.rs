@@ -1,4 +1,4 @@
-//! Names, parsed once at the edge: workflow names, instance ids, event types and step names.
+//! Names, parsed once at the edge: of workflows, instances, events, steps and hooks.
 //!
 //! A value of one of these types is valid; nothing behind the edge checks again.
 
@@ -63,6 +63,15 @@ name!(
     StepName
 );
 
+name!(
+    /// The name of a hook: which handler runs for it.
+    HookName
+);
+name!(
+    /// A set of hooks that is processed by itself.
+    HookNamespace
+);
+
 impl WorkflowName {
     /// Parses a workflow name.
     ///
@@ -97,6 +106,39 @@ impl EventType {
         let max = limits.event_type_bytes_max;
         check_identifier("event type", Code::InvalidEventType, text, max).map(Self)
     }
+}
+
+impl HookName {
+    /// Parses the name of a hook, such as `user.created`.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HOOK_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        check_dotted("hook name", text, limits).map(Self)
+    }
+}
+
+impl HookNamespace {
+    /// Parses a namespace of hooks.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HOOK_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        check_dotted("hook namespace", text, limits).map(Self)
+    }
+}
+
+/// An identifier, with dots between its parts.
+fn check_dotted(what: &str, text: &str, limits: &Limits) -> Result<Arc<str>, Refusal> {
+    let max = limits.hook_name_bytes_max;
+    if text.starts_with('.') || text.ends_with('.') || text.contains("..") {
+        let message = format!("{what} {text:?} may have single dots only between its parts");
+        return Err(Refusal::new(Code::InvalidHookName, message));
+    }
+    check_identifier(what, Code::InvalidHookName, &text.replace('.', "_"), max)?;
+    Ok(Arc::from(text))
 }
 
 impl StepName {

@@ -22,6 +22,12 @@ pub enum Code {
     InvalidEventType,
     /// A step name is empty or too long.
     InvalidStepName,
+    /// The name or the namespace of a hook is empty, too long or has characters outside `[A-Za-z0-9_.-]`.
+    InvalidHookName,
+    /// No hook has that id.
+    HookNotFound,
+    /// The hook is done or is being processed: there is nothing to retry.
+    HookNotRetriable,
     /// A page cursor is damaged or belongs to another list.
     InvalidCursor,
     /// The instance never had that run.
@@ -72,6 +78,9 @@ impl Code {
             Code::InvalidInstanceId => "INVALID_INSTANCE_ID",
             Code::InvalidEventType => "INVALID_EVENT_TYPE",
             Code::InvalidStepName => "INVALID_STEP_NAME",
+            Code::InvalidHookName => "INVALID_HOOK_NAME",
+            Code::HookNotFound => "HOOK_NOT_FOUND",
+            Code::HookNotRetriable => "HOOK_NOT_RETRIABLE",
             Code::InvalidCursor => "INVALID_CURSOR",
             Code::InvalidRunNumber => "INVALID_RUN_NUMBER",
             Code::InvalidDuration => "INVALID_DURATION",

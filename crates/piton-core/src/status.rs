@@ -85,6 +85,21 @@ impl InstanceStatus {
 }
 
 words!(
+    /// The status of a hook.
+    HookStatus, "hook status",
+    {
+        /// Waits for its time, or for its retry.
+        Pending = "pending",
+        /// Somebody has it in hand, until the lease runs out.
+        Processing = "processing",
+        /// Its handler has returned.
+        Completed = "completed",
+        /// Its attempts are used up; it is kept with the last error.
+        Failed = "failed",
+    }
+);
+
+words!(
     /// The three types of step.
     StepType, "step type",
     {

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store,
-    StoreError,
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use piton_core::boundary::Next;
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 use tokio::sync::watch;
 
 /// One process's way to a store, in which things go wrong when a test says so.
@@ -287,9 +288,55 @@ impl Store for Access {
         self.store.backlog(known)
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        self.store.hooks().map(|_| self as &dyn HookStore)
+    }
+
     fn close(&self) -> Answer<()> {
         self.closed.store(true, Ordering::SeqCst);
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// What hooks are asked of the store behind.
+fn hooks_of(store: &dyn Store) -> &dyn HookStore {
+    store.hooks().expect("it was asked before")
+}
+
+impl HookStore for Access {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        self.write(|store| hooks_of(&*store).trigger_hooks(hooks))
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        self.write(|store| hooks_of(&*store).work_hooks(work))
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        hooks_of(&*self.store).next_hook_at(namespaces)
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        hooks_of(&*self.store).hook(id)
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        hooks_of(&*self.store).hooks(query)
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        self.write(|store| hooks_of(&*store).retry_hook(id))
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        hooks_of(&*self.store).tell_by_hooks(wanted);
+    }
+
+    fn schema(&self) -> Option<&str> {
+        hooks_of(&*self.store).schema()
     }
 }
 

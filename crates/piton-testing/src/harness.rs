@@ -239,7 +239,8 @@ impl Harness {
 
     // ---- advancing ----
 
-    /// Advances every due run as far as it goes, once. Returns how many there were.
+    /// Advances every due run as far as it goes, once, and processes the hooks that are due then. Returns how many
+    /// runs and hooks there were.
     ///
     /// # Errors
     ///
@@ -264,7 +265,10 @@ impl Harness {
         let processed = loop {
             tokio::select! {
                 biased;
-                ticked = &mut tick => break ticked?.processed,
+                ticked = &mut tick => {
+                    let ticked = ticked?;
+                    break ticked.processed + ticked.hooks;
+                }
                 event = self.mocks.next_event() => self.deliver(event).await?,
             }
         };

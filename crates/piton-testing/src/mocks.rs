@@ -190,6 +190,7 @@ impl Interceptor for Mocks {
                         event_type: event_type.clone(),
                         payload,
                         idempotency_key: None,
+                        hooks: Vec::new(),
                     });
                     self.event_due.notify_one();
                 }

@@ -223,6 +223,7 @@ async fn import(store: &dyn Store, runtime: &VirtualRuntime, history: &RunExport
         instances: vec![instance],
         existing: Existing::Refuse,
         lease: None,
+        hooks: Vec::new(),
     };
     store.create(request).await?;
     for _ in 0..history.run_number {

@@ -11,6 +11,7 @@ use piton_core::{
 };
 
 use crate::client::{Waiters, WorkflowHandle};
+use crate::hooks::{HookClient, HookShared, Hooks, Processor};
 use crate::intercept::Interceptor;
 use crate::pass::{CheckCreated, StepDefaults};
 use crate::runner::{Runner, RunnerConfig};
@@ -121,6 +122,7 @@ enum Database {
 pub struct EngineBuilder {
     database: Database,
     registrations: Vec<Registration>,
+    hooks: Vec<Hooks>,
     runtime: Option<Arc<dyn Runtime>>,
     limits: Limits,
     config: RunnerConfig,
@@ -134,6 +136,7 @@ impl EngineBuilder {
         Self {
             database,
             registrations: Vec::new(),
+            hooks: Vec::new(),
             runtime: None,
             limits: Limits::default(),
             config: RunnerConfig {
@@ -160,6 +163,13 @@ impl EngineBuilder {
     /// [`Workflow`](crate::Workflow).
     pub fn register(mut self, registration: impl Into<Registration>) -> Self {
         self.registrations.push(registration.into());
+        self
+    }
+
+    /// Adds the hook handlers of a namespace. Their hooks are processed in the background, unless
+    /// [`no_runner`](Self::no_runner) says otherwise.
+    pub fn hooks(mut self, hooks: Hooks) -> Self {
+        self.hooks.push(hooks);
         self
     }
 
@@ -255,7 +265,13 @@ impl EngineBuilder {
         };
         let limits = Arc::new(self.limits);
         let registry = Arc::new(Registry::new(self.registrations, Arc::clone(&limits))?);
+        let (hooks, engine_hooks) = crate::hooks::register(self.hooks, &limits)?;
         let store = open(self.database, &runtime).await?;
+        if !engine_hooks.is_empty()
+            && let Some(store) = store.hooks()
+        {
+            store.tell_by_hooks(engine_hooks);
+        }
         let ids = Arc::new(Ids::new(Arc::clone(&runtime)));
         let shared = Arc::new(Shared {
             runner_name: ids.next("runner"),
@@ -268,7 +284,8 @@ impl EngineBuilder {
             waiters: Waiters::default(),
             runtime,
         });
-        Ok(Engine::start(shared, self.config))
+        let hooks = HookShared::new(&shared, hooks, self.config.run_in_background)?;
+        Ok(Engine::start(shared, hooks, self.config))
     }
 
     fn span(&mut self, span: impl IntoSpan, before: Span) -> Span {
@@ -377,6 +394,7 @@ pub struct Engine {
 struct Inner {
     shared: Arc<Shared>,
     runner: Arc<Runner>,
+    hooks: Arc<HookShared>,
     tasks: Mutex<Vec<TaskOwner>>,
 }
 
@@ -386,6 +404,8 @@ struct Inner {
 pub struct Tick {
     /// How many runs were advanced.
     pub processed: usize,
+    /// How many hooks were processed.
+    pub hooks: usize,
 }
 
 impl Engine {
@@ -399,15 +419,18 @@ impl Engine {
         EngineBuilder::new(Database::Store(store))
     }
 
-    fn start(shared: Arc<Shared>, config: RunnerConfig) -> Self {
+    fn start(shared: Arc<Shared>, hooks: Arc<HookShared>, config: RunnerConfig) -> Self {
         let runner = Runner::new(Arc::clone(&shared), config);
         let observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&runner) as _;
         shared.store.observe(observer);
+        let hooks_observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&hooks) as _;
+        shared.store.observe(hooks_observer);
         let mut tasks = runner.spawn_duties();
+        tasks.extend(hooks.spawn_duties());
         // Counting a large backlog takes a while: nobody waits for it.
         tasks.push(shared.runtime.spawn(Box::pin(report_unregistered(Arc::clone(&shared)))));
         let tasks = Mutex::new(tasks);
-        Self { inner: Arc::new(Inner { shared, runner, tasks }) }
+        Self { inner: Arc::new(Inner { shared, runner, hooks, tasks }) }
     }
 
     /// A typed handle to a workflow of this engine.
@@ -426,6 +449,11 @@ impl Engine {
             name,
             program,
         )
+    }
+
+    /// The hooks of this engine's database: triggers them, lists them, retries them.
+    pub fn hooks(&self) -> HookClient {
+        HookClient::new(Arc::clone(&self.inner.hooks))
     }
 
     /// The names of the workflows registered with this engine, sorted.
@@ -459,25 +487,35 @@ impl Engine {
         Ok(self.inner.shared.unregistered().await?)
     }
 
-    /// Claims up to `runs` due runs, advances each as far as it goes, and returns when they rest: for
-    /// hosts without a background runner. Any number of ticks may run at the same time, in any process.
+    /// Claims up to `runs` due runs, advances each as far as it goes, processes the hooks that are due, and returns when
+    /// everything rests: for hosts without a background runner. Any number of ticks may run at the same time, in any
+    /// process.
     ///
     /// # Errors
     ///
     /// If the store cannot be used.
     pub async fn tick(&self, runs: usize) -> Result<Tick> {
         let processed = self.inner.runner.tick(runs).await?;
-        Ok(Tick { processed })
+        let hooks = match self.inner.hooks.group() {
+            Some(all) => all.process().await?,
+            None => 0,
+        };
+        Ok(Tick { processed, hooks })
     }
 
-    /// When there will be something to do for [`tick`](Self::tick): now or earlier if there is already.
+    /// When there will be something to do for [`tick`](Self::tick), hooks included: now or earlier if there is already.
     ///
     /// # Errors
     ///
     /// If the store cannot be read.
     pub async fn next_wake_at(&self) -> Result<Option<piton_core::Timestamp>> {
         let names = Arc::clone(&self.inner.shared.registry.names);
-        Ok(self.inner.shared.store.next_due_at(names).await?)
+        let runs = self.inner.shared.store.next_due_at(names).await?;
+        let hooks = match self.inner.hooks.group() {
+            Some(all) => all.next_wake_at().await?,
+            None => None,
+        };
+        Ok([runs, hooks].into_iter().flatten().min())
     }
 
     /// Since when, or from when on, there is work that any runner with room would take.
@@ -501,7 +539,13 @@ impl Engine {
     /// If `patience` is not a duration or the store fails.
     pub async fn shutdown(&self, patience: impl IntoSpan) -> Result<()> {
         let patience = patience.into_span()?;
+        let hooks_end = self.inner.shared.runtime.sleep(patience);
         self.inner.runner.shutdown(patience).await;
+        tokio::select! {
+            biased;
+            () = self.inner.hooks.finish() => {}
+            () = hooks_end => self.inner.hooks.abort(),
+        }
         let tasks = std::mem::take(&mut *self.inner.lock_tasks());
         drop(tasks);
         self.inner.shared.waiters.shut_down();
@@ -525,6 +569,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.runner.abandon_all();
+        self.hooks.abort();
         self.shared.waiters.shut_down();
     }
 }

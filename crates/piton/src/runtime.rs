@@ -163,19 +163,33 @@ impl Ids {
     pub fn next(&self, prefix: &str) -> Arc<str> {
         let now_ms = u64::try_from(self.runtime.now().as_millis()).unwrap_or(0);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || {
-            let random =
-                u128::from(self.runtime.random_u64()) << 64 | u128::from(self.runtime.random_u64());
-            Ulid::from_parts(now_ms, random)
-        };
-        // In the same millisecond, or with a clock set back, the next id is the last one plus one.
-        *last = if last.timestamp_ms() < now_ms {
-            fresh()
-        } else {
-            last.increment().unwrap_or_else(|_| fresh())
-        };
+        *last = next_ulid(*last, now_ms, || self.runtime.random_u64());
         Arc::from(format!("{prefix}_{}", *last))
     }
+}
+
+/// A ULID of this moment that is greater than the last one.
+fn next_ulid(last: Ulid, now_ms: u64, random: impl Fn() -> u64) -> Ulid {
+    let fresh = || Ulid::from_parts(now_ms, u128::from(random()) << 64 | u128::from(random()));
+    // In the same millisecond, or with a clock set back, the next id is the last one plus one.
+    if last.timestamp_ms() < now_ms {
+        fresh()
+    } else {
+        last.increment().unwrap_or_else(|_| fresh())
+    }
+}
+
+/// The time and an id by the system's clock, for code that runs without an engine.
+pub(crate) fn wall_clock(prefix: &str) -> (Timestamp, Arc<str>) {
+    static LAST: Mutex<Ulid> = Mutex::new(Ulid::nil());
+    #[expect(clippy::disallowed_methods, reason = "the one file that may read the clock")]
+    let now = Timestamp::from(SystemTime::now());
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(0);
+    // Each `RandomState` has keys of its own.
+    let random = || RandomState::new().hash_one(now_ms);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = next_ulid(*last, now_ms, random);
+    (now, Arc::from(format!("{prefix}_{}", *last)))
 }
 
 impl fmt::Debug for Ids {

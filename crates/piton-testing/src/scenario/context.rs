@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use piton::Result;
+use piton::hooks::{HookRecord, HookStatus};
 use piton_core::record::{EventRecord, InstanceRecord, RunNumber, StepRecord};
 use piton_core::{Refusal, Timestamp};
 use serde_json::Value;
@@ -184,6 +185,73 @@ impl Order {
     }
 }
 
+/// Which hooks to look up: all that there are, unless it says otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct HookOptions {
+    /// Of this namespace.
+    pub namespace: Option<String>,
+    /// Of this name, such as `on_workflow_enqueued`.
+    pub hook_name: Option<String>,
+    /// With this status.
+    pub status: Option<HookStatus>,
+    /// About an instance of this workflow, as the payload says.
+    pub workflow: Option<String>,
+    /// About this instance, as the payload says.
+    pub instance_id: Option<String>,
+}
+
+/// What a test should seldom need: the rows behind what workflows do.
+#[derive(Clone, Copy, Debug)]
+pub struct Internal<'a> {
+    harness: &'a Harness,
+}
+
+impl Internal<'_> {
+    /// The hooks that are stored, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// If a name is not valid, or the store cannot be read.
+    pub async fn get_hooks(&self, options: HookOptions) -> Result<Vec<HookRecord>> {
+        let client = self.harness.engine().hooks();
+        let (mut hooks, mut cursor) = (Vec::new(), None);
+        loop {
+            let mut list = match &options.namespace {
+                Some(namespace) => client.namespace(namespace)?.list(),
+                None => client.list().all_namespaces(),
+            };
+            if let Some(name) = &options.hook_name {
+                list = list.name(name);
+            }
+            if let Some(status) = options.status {
+                list = list.status(status);
+            }
+            if let Some(cursor) = cursor.take() {
+                list = list.after(cursor);
+            }
+            let page = list.page_size(100).await?;
+            hooks.extend(page.items);
+            if !page.has_next_page {
+                break;
+            }
+            cursor = page.cursor;
+        }
+        hooks.retain(|hook| options.fits(hook));
+        hooks.reverse();
+        Ok(hooks)
+    }
+}
+
+impl HookOptions {
+    fn fits(&self, hook: &HookRecord) -> bool {
+        let payload: Value = serde_json::from_str(hook.payload.as_str()).unwrap_or_default();
+        let says = |field: &str, wanted: &Option<String>| {
+            wanted.as_deref().is_none_or(|wanted| payload[field] == wanted)
+        };
+        says("workflowName", &self.workflow) && says("instanceId", &self.instance_id)
+    }
+}
+
 /// Which run is to be advanced, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickPayload {
@@ -214,7 +282,12 @@ pub enum Reason {
     Wake,
 }
 
-impl Utils<'_> {
+impl<'a> Utils<'a> {
+    /// Rows that a test should seldom need.
+    pub fn internal(&self) -> Internal<'a> {
+        Internal { harness: self.harness }
+    }
+
     /// An instance's row, if there is such an instance.
     ///
     /// # Errors

@@ -55,7 +55,9 @@ use piton_core::Timestamp;
 use crate::{Harness, HarnessBuilder, StoreKind, VirtualRuntime};
 
 use context::Vars;
-pub use context::{Context, Order, Reason, RowOptions, TickPayload, Utils, Var};
+pub use context::{
+    Context, HookOptions, Internal, Order, Reason, RowOptions, TickPayload, Utils, Var,
+};
 pub use input::{Input, IntoInput, given, later};
 use steps::ScenarioStep;
 

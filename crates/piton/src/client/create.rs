@@ -12,6 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{InstanceHandle, WorkflowHandle};
+use crate::hooks::{Hook, prepare_all};
 use crate::pass::Asked;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
@@ -43,6 +44,7 @@ pub struct Create<P, O> {
     id: Option<String>,
     or_get: bool,
     idempotency_key: Option<String>,
+    hooks: Vec<Hook>,
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
@@ -66,7 +68,14 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
     /// # }
     /// ```
     pub fn create(&self, params: P) -> Create<P, O> {
-        Create { workflow: self.clone(), params, id: None, or_get: false, idempotency_key: None }
+        Create {
+            workflow: self.clone(),
+            params,
+            id: None,
+            or_get: false,
+            idempotency_key: None,
+            hooks: Vec::new(),
+        }
     }
 
     /// Creates up to 100 instances in one transaction.
@@ -116,7 +125,8 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
             return Ok(Vec::new());
         }
         let (workflow, existing) = (self.name.clone(), Existing::Skip);
-        let request = CreateRequest { workflow, instances, existing, lease: None };
+        let request =
+            CreateRequest { workflow, instances, existing, lease: None, hooks: Vec::new() };
         let created = self.shared.store.create(request).await?;
         Ok(created.into_iter().map(|c| self.handle(c.instance.id, c.instance.key)).collect())
     }
@@ -144,7 +154,13 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
         }
     }
 
-    async fn create_one(self, id: Option<String>, params: P) -> Result<InstanceHandle<O>> {
+    async fn create_one(
+        self,
+        id: Option<String>,
+        params: P,
+        hooks: Vec<Hook>,
+    ) -> Result<InstanceHandle<O>> {
+        let hooks = prepare_all(hooks, self.limits(), &self.shared.ids)?;
         let instance = self.new_instance(id.as_deref(), &params)?;
         drop(params);
         let (slot, lease) = self.runner.try_lease().unzip();
@@ -153,6 +169,7 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
             instances: vec![instance],
             existing: Existing::Refuse,
             lease: lease.clone(),
+            hooks,
         };
         let asked = Asked::now(&*self.shared.runtime);
         let mut created = self.shared.store.create(request).await?;
@@ -180,6 +197,12 @@ impl<P, O> Create<P, O> {
     /// Gives the instance an id, unique within the workflow: at most 100 letters, digits, `_` and `-`.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Triggers a hook with it: it is there exactly if the instance is created by this call.
+    pub fn hook(mut self, hook: Hook) -> Self {
+        self.hooks.push(hook);
         self
     }
 
@@ -235,7 +258,7 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { workflow, params, id, or_get, idempotency_key } = self;
+        let Self { workflow, params, id, or_get, idempotency_key, hooks } = self;
         Box::pin(async move {
             let id = match (id, &idempotency_key) {
                 (None, Some(key)) => Some(id_of_key(key, workflow.limits())?),
@@ -244,7 +267,7 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
             let repeated = idempotency_key.map(|_| encode_params(id.as_deref(), &params));
             let repeated = repeated.transpose()?;
             let runtime = Arc::clone(&workflow.shared.runtime);
-            let create = Box::pin(workflow.clone().create_one(id.clone(), params));
+            let create = Box::pin(workflow.clone().create_one(id.clone(), params, hooks));
             let created = SeenThrough { runtime, work: Some(create) }.await;
             match (created, id) {
                 (Err(error), Some(id)) if error.code() == Some(EXISTS) => match repeated {

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Export, HistoryQuery};
 use crate::engine::{Shared, Tick};
+use crate::hooks::Hook;
 use crate::pass::RunningStep;
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
@@ -287,7 +288,7 @@ impl<O> InstanceHandle<O> {
     /// If the store cannot be used.
     pub async fn tick(&self) -> Result<Tick> {
         let processed = self.runner.tick_instance(self.workflow.clone(), self.key).await?;
-        Ok(Tick { processed })
+        Ok(Tick { processed, hooks: 0 })
     }
 
     async fn steer(&self, action: Action) -> Result<Instance> {
@@ -323,7 +324,14 @@ impl<O> InstanceHandle<O> {
             let payload = codec::encode(what, payload)?;
             limits.check_payload(what, &payload)?;
             let (workflow, id) = (self.workflow.clone(), self.id.clone());
-            Ok(NewEvent { workflow, id, event_type, payload, idempotency_key: None })
+            Ok(NewEvent {
+                workflow,
+                id,
+                event_type,
+                payload,
+                idempotency_key: None,
+                hooks: Vec::new(),
+            })
         })();
         SendEvent { shared: Arc::clone(&self.shared), event }
     }
@@ -411,6 +419,17 @@ pub struct SendEvent {
 }
 
 impl SendEvent {
+    /// Triggers a hook with it: it is there exactly if the event is stored by this call.
+    pub fn hook(mut self, hook: Hook) -> Self {
+        let prepared = hook.prepare(&self.shared.limits, self.shared.ids.next("hook"));
+        match (&mut self.event, prepared) {
+            (Ok(event), Ok(new)) => event.hooks.push(new),
+            (Ok(_), Err(error)) => self.event = Err(error),
+            (Err(_), _) => {}
+        }
+        self
+    }
+
     /// A key by which a repeat is recognised: it is answered like the first and stored once.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         let key = key.into();

@@ -1,7 +1,7 @@
 //! What a process does with instances: create, look, steer, wait for results.
 
 mod create;
-mod cursor;
+pub(crate) mod cursor;
 mod export;
 mod history;
 mod instance;
@@ -32,7 +32,7 @@ pub use export::{Export, ExportedEvent, ExportedStep, RunExport};
 pub use history::{History, HistoryQuery};
 pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
 pub use page::Page;
-use page::PageBounds;
+pub(crate) use page::PageBounds;
 pub(crate) use results::{Outcome, Waiters, watch_results};
 
 /// A handle to one workflow, typed with its params and output.

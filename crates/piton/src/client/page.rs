@@ -1,5 +1,6 @@
 //! A page of a list: bounded in rows and in bytes.
 
+use piton_core::hook::HookRecord;
 use piton_core::record::{EventRecord, InstanceRecord, LogRecord, RecordedError, StepRecord};
 use piton_core::{Json, Limits, Refusal};
 
@@ -91,6 +92,12 @@ impl Weighed for StepRecord {
 impl Weighed for EventRecord {
     fn payload_bytes(&self) -> usize {
         self.payload.len_bytes()
+    }
+}
+
+impl Weighed for HookRecord {
+    fn payload_bytes(&self) -> usize {
+        self.payload.len_bytes() + error_bytes(self.error.as_ref())
     }
 }
 

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use piton_core::hook::NewHook;
 use piton_core::{EventType, InstanceId, StepName, WorkflowName};
 use serde::Serialize;
 
+use crate::hooks::Hook;
 use crate::pass::Pass;
 use crate::store::{Mutation, NewEvent, NewInstance, SqlParams};
 use crate::{Result, codec};
@@ -200,6 +202,33 @@ impl StepTransaction<'_> {
         Ok(())
     }
 
+    /// Triggers a hook, and returns its id: it is there exactly if the step completes.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::hooks::Hook;
+    /// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+    /// # step.run_with("s", |cx| async move {
+    /// cx.transaction().trigger_hook(Hook::new("order.paid", &"order-123"))?;
+    /// # Ok(()) }).await }
+    /// # let _ = workflow("f", f);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a name is not valid or the payload is too large.
+    pub fn trigger_hook(&self, hook: Hook) -> Result<String> {
+        let pass = &self.context.pass;
+        let new = hook.prepare(&pass.limits, pass.new_id("hook"))?;
+        let id = new.id.to_string();
+        self.push_hook(new);
+        Ok(id)
+    }
+
+    pub(crate) fn push_hook(&self, new: NewHook) {
+        self.context.push(Mutation::TriggerHook(new));
+    }
+
     /// Sends an event to an instance, also of a workflow this engine does not know.
     ///
     /// If the instance does not exist or has ended by then, the step fails for good.
@@ -233,6 +262,7 @@ impl StepTransaction<'_> {
             event_type: EventType::parse(event_type, limits)?,
             payload,
             idempotency_key: None,
+            hooks: Vec::new(),
         }));
         Ok(())
     }

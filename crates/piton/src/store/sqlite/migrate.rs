@@ -13,8 +13,11 @@ use crate::Error;
 use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0003_secret.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_hooks.sql"),
+    include_str!("migrations/0003_secret.sql"),
+];
 
 /// What the tests compare the migrations with, and what people read.
 #[cfg(test)]

@@ -1,0 +1,317 @@
+//! Dispatchers, on processors that only count: when they look, when they work, and how calls coalesce.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use piton::hooks::{Alarm, AlarmDispatcher, PollingDispatcher, Processor, ProcessorGroup};
+use piton::prelude::*;
+use piton::runtime::{BoxFuture, Runtime};
+use piton::{Span, Timestamp};
+use piton_testing::VirtualRuntime;
+
+use crate::support::{Gate, until};
+
+/// A processor whose work is at a gate.
+#[derive(Clone)]
+struct Counting {
+    clock: Arc<VirtualRuntime>,
+    next: Arc<Mutex<Option<Timestamp>>>,
+    looks: Arc<AtomicU32>,
+    rounds: Arc<AtomicU32>,
+    fails: Arc<AtomicBool>,
+    gate: Option<Gate>,
+}
+
+impl Counting {
+    fn new() -> Self {
+        Self {
+            clock: VirtualRuntime::new(1),
+            next: Arc::default(),
+            looks: Arc::default(),
+            rounds: Arc::default(),
+            fails: Arc::default(),
+            gate: None,
+        }
+    }
+
+    fn due_in(&self, ms: i64) -> &Self {
+        *self.next.lock().unwrap() = Some(self.in_ms(ms));
+        self
+    }
+
+    fn in_ms(&self, ms: i64) -> Timestamp {
+        self.clock.now().plus(Span::from_millis(ms))
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds.load(Ordering::SeqCst)
+    }
+
+    async fn looked(&self, times: u32) -> Result<()> {
+        until("it looked", async || Ok(self.looks.load(Ordering::SeqCst) >= times)).await
+    }
+
+    fn polling(&self) -> PollingDispatcher {
+        PollingDispatcher::new(Arc::clone(&self.clock) as _, Arc::new(self.clone()))
+    }
+}
+
+impl Processor for Counting {
+    fn namespace(&self) -> &str {
+        "counting"
+    }
+
+    fn process(&self) -> BoxFuture<Result<usize>> {
+        let this = self.clone();
+        Box::pin(async move {
+            this.rounds.fetch_add(1, Ordering::SeqCst);
+            if let Some(gate) = &this.gate {
+                gate.pass().await?;
+            }
+            if this.fails.load(Ordering::SeqCst) {
+                return Err(Error::new("no luck"));
+            }
+            *this.next.lock().unwrap() = None;
+            Ok(1)
+        })
+    }
+
+    fn next_wake_at(&self) -> BoxFuture<Result<Option<Timestamp>>> {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        let next = *self.next.lock().unwrap();
+        Box::pin(std::future::ready(Ok(next)))
+    }
+}
+
+// ---- polling ----
+
+#[tokio::test]
+async fn a_poll_looks_every_five_seconds_and_works_only_when_something_is_due() -> Result<()> {
+    let counting = Counting::new();
+    let dispatcher = counting.polling();
+    dispatcher.start();
+    dispatcher.start();
+    counting.looked(1).await?;
+    counting.clock.advance(Span::from_millis(4_999));
+    counting.due_in(60_000);
+    counting.clock.advance(Span::from_millis(1));
+    counting.looked(2).await?;
+    assert_eq!(counting.rounds(), 0, "nothing is due");
+    counting.due_in(1_000);
+    counting.clock.advance(Span::from_millis(5_000));
+    until("it worked", async || Ok(counting.rounds() == 1)).await?;
+    dispatcher.stop();
+    counting.due_in(0);
+    counting.clock.advance(Span::from_millis(60_000));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counting.rounds(), 1, "stopped");
+    Ok(())
+}
+
+#[tokio::test]
+async fn wakes_that_overlap_share_exactly_one_more_round() -> Result<()> {
+    let gate = Gate::new();
+    let counting = Counting { gate: Some(gate.clone()), ..Counting::new() };
+    let dispatcher = counting.polling();
+    let rest = async {
+        gate.arrived().await;
+        let overlapping = async { tokio::join!(dispatcher.wake(), dispatcher.wake()) };
+        let opening = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(counting.rounds(), 1, "one at a time");
+            gate.open();
+            gate.arrived().await;
+            gate.open();
+        };
+        tokio::join!(overlapping, opening);
+    };
+    tokio::join!(dispatcher.wake(), rest);
+    assert_eq!(counting.rounds(), 2);
+    gate.open();
+    dispatcher.wake().await;
+    assert_eq!(counting.rounds(), 3, "the next one is a round of its own");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_is_told_and_stops_nothing() -> Result<()> {
+    let counting = Counting::new();
+    counting.fails.store(true, Ordering::SeqCst);
+    let told = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&told);
+    let dispatcher = counting.polling().poll_interval("1 s")?.on_error(move |error| {
+        assert_eq!(error.message(), "no luck");
+        if count.fetch_add(1, Ordering::SeqCst) == 0 {
+            panic!("a callback that panics");
+        }
+    });
+    counting.due_in(0);
+    dispatcher.start();
+    until("it was told", async || Ok(told.load(Ordering::SeqCst) == 1)).await?;
+    counting.clock.advance(Span::from_millis(1_000));
+    until("it was told again", async || Ok(told.load(Ordering::SeqCst) == 2)).await?;
+    counting.fails.store(false, Ordering::SeqCst);
+    counting.clock.advance(Span::from_millis(1_000));
+    until("it worked", async || Ok(counting.next.lock().unwrap().is_none())).await?;
+    assert!(counting.polling().poll_interval("0 s").is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_processor_that_fails_does_not_keep_the_others_of_its_group_from_working() -> Result<()>
+{
+    let (bad, good) = (Counting::new(), Counting::new());
+    bad.fails.store(true, Ordering::SeqCst);
+    bad.due_in(9_000);
+    good.due_in(4_000);
+    let all: [Arc<dyn Processor>; 2] = [Arc::new(bad.clone()), Arc::new(good.clone())];
+    let group = ProcessorGroup::new(all);
+    assert_eq!(group.next_wake_at().await?, Some(good.in_ms(4_000)));
+    assert_eq!(group.process().await.unwrap_err().message(), "no luck");
+    assert_eq!((bad.rounds(), good.rounds()), (1, 1));
+    Ok(())
+}
+
+// ---- alarms ----
+
+/// The one alarm of a host.
+#[derive(Clone, Default)]
+struct Clock {
+    set: Arc<Mutex<Option<Timestamp>>>,
+    changes: Arc<AtomicU32>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Clock {
+    fn at(&self) -> Option<Timestamp> {
+        *self.set.lock().unwrap()
+    }
+
+    fn put(&self, at: Option<Timestamp>) -> Result<()> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(Error::new("the host is busy"));
+        }
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        *self.set.lock().unwrap() = at;
+        Ok(())
+    }
+
+    /// The host lets it go off.
+    async fn go_off(&self, dispatcher: &AlarmDispatcher<Clock>) {
+        *self.set.lock().unwrap() = None;
+        dispatcher.alarm().await;
+    }
+}
+
+impl Alarm for Clock {
+    async fn get_alarm(&self) -> Result<Option<Timestamp>> {
+        Ok(self.at())
+    }
+
+    async fn set_alarm(&self, at: Timestamp) -> Result<()> {
+        self.put(Some(at))
+    }
+
+    async fn delete_alarm(&self) -> Result<()> {
+        self.put(None)
+    }
+}
+
+fn alarm_of(counting: &Counting, clock: &Clock) -> AlarmDispatcher<Clock> {
+    let runtime = Arc::clone(&counting.clock) as _;
+    AlarmDispatcher::new(runtime, Arc::new(counting.clone()), clock.clone())
+}
+
+#[tokio::test]
+async fn an_alarm_is_set_for_the_next_hook_but_never_in_the_past() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let dispatcher = alarm_of(&counting, &clock);
+    counting.due_in(60_000);
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), Some(counting.in_ms(60_000)));
+    assert_eq!(counting.rounds(), 0, "arming works on nothing");
+    counting.due_in(-60_000);
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), Some(counting.clock.now()));
+    clock.go_off(&dispatcher).await;
+    assert_eq!(counting.rounds(), 1);
+    assert_eq!(clock.at(), None, "nothing is left");
+}
+
+#[tokio::test]
+async fn an_earlier_alarm_is_never_postponed() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let dispatcher = alarm_of(&counting, &clock);
+    clock.put(Some(counting.in_ms(5_000))).unwrap();
+    counting.due_in(60_000);
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), Some(counting.in_ms(5_000)), "somebody else's");
+    counting.due_in(1_000);
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), Some(counting.in_ms(1_000)));
+}
+
+#[tokio::test]
+async fn only_its_own_alarm_is_cleared_when_there_is_nothing_to_do() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let dispatcher = alarm_of(&counting, &clock);
+    let theirs = counting.in_ms(5_000);
+    clock.put(Some(theirs)).unwrap();
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), Some(theirs));
+    counting.due_in(1_000);
+    dispatcher.arm().await;
+    *counting.next.lock().unwrap() = None;
+    dispatcher.arm().await;
+    assert_eq!(clock.at(), None, "its own");
+}
+
+#[tokio::test]
+async fn alarms_that_go_off_together_share_one_more_round() {
+    let gate = Gate::new();
+    let counting = Counting { gate: Some(gate.clone()), ..Counting::new() };
+    let dispatcher = alarm_of(&counting, &Clock::default());
+    let overlapping = async {
+        gate.arrived().await;
+        let opening = async {
+            gate.open();
+            gate.arrived().await;
+            gate.open();
+        };
+        tokio::join!(dispatcher.alarm(), dispatcher.alarm(), opening);
+    };
+    tokio::join!(dispatcher.alarm(), overlapping);
+    assert_eq!(counting.rounds(), 2);
+}
+
+#[tokio::test]
+async fn what_fails_is_told_and_tried_again_later() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let told = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&told);
+    let dispatcher = AlarmDispatcher::with_on_error(
+        Arc::clone(&counting.clock) as _,
+        Arc::new(counting.clone()),
+        clock.clone(),
+        move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            panic!("a callback that panics");
+        },
+    );
+    counting.due_in(0);
+    counting.fails.store(true, Ordering::SeqCst);
+    clock.go_off(&dispatcher).await;
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(clock.at(), Some(counting.in_ms(5_000)), "not at once: that would spin");
+    clock.broken.store(true, Ordering::SeqCst);
+    clock.go_off(&dispatcher).await;
+    assert_eq!(told.load(Ordering::SeqCst), 3, "the round and the host");
+    clock.broken.store(false, Ordering::SeqCst);
+    counting.fails.store(false, Ordering::SeqCst);
+    clock.go_off(&dispatcher).await;
+    assert_eq!(*counting.next.lock().unwrap(), None, "it worked");
+}
