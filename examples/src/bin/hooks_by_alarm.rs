@@ -46,7 +46,8 @@ async fn main() -> anyhow::Result<()> {
     client.send("remind", "drink").await?;
     dispatcher.arm().await;
     // The host: sleeps until the alarm goes off.
-    while let Some(at) = alarm.0.lock().expect("nobody panics here").take() {
+    let goes_off = || alarm.0.lock().expect("nobody panics here").take();
+    while let Some(at) = goes_off() {
         runtime.sleep(at.since(runtime.now()).max(Span::ZERO)).await;
         dispatcher.alarm().await;
     }

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::handler::Typed;
 use super::{HookContext, HookHandler, InstanceNews, WorkflowEnqueued};
-use crate::store::EngineHooks;
 use crate::Result;
+use crate::store::EngineHooks;
 
 /// The handlers of one namespace, and how their hooks are processed; give it to
 /// [`EngineBuilder::hooks`](crate::EngineBuilder::hooks).
