@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_first.sql"),
     include_str!("migrations/0002_hooks.sql"),
     include_str!("migrations/0003_secret.sql"),
+    include_str!("migrations/0004_one_index_less.sql"),
 ];
 
 /// What the tests compare the migrations with, and what people read.

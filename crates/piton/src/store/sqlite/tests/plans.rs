@@ -61,7 +61,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         log::LOG_PAGE_DESCENDING,
         instance::INSTANCE_BY_ID,
         instance::INSTANCE_BY_KEY,
-        instance::INSTANCE_PAGE,
+        instance::INSTANCE_PLACES,
         instance::INSTANCE_NEXT_WORKFLOW,
         instance::INSTANCE_STANDING,
         instance::INSTANCE_STATUS,
@@ -93,7 +93,7 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         (hook::HOOK_PAGE_FAILED, "INDEX piton_hook_failed"),
         (event::EVENT_BUFFER, "INDEX piton_event_buffer"),
         (event::EVENT_BY_IDEMPOTENCY_KEY, "INDEX piton_event_by_idempotency_key"),
-        (instance::INSTANCE_PAGE, "INDEX piton_instance_by_status"),
+        (instance::INSTANCE_PLACES, "COVERING INDEX piton_instance_by_status"),
     ] {
         let plan = plan(&conn, sql);
         assert!(plan.contains(index), "{sql}: {plan}");
