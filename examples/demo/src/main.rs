@@ -87,14 +87,14 @@ async fn main() -> Result<()> {
     // A variable that is set to nothing is not a secret.
     args.token = args.token.filter(|token| !token.trim().is_empty());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log).init();
+    if let Some(Command::Audit) = args.command {
+        return audit(&args.database);
+    }
     ensure!(
         args.listen.ip().is_loopback() || args.token.is_some() || args.insecure_no_auth,
         "{} can be reached by others: set a token with --token, or say --insecure-no-auth",
         args.listen
     );
-    if let Some(Command::Audit) = args.command {
-        return audit(&args.database);
-    }
     let engine = start_engine(&args).await?;
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| cannot_listen(args.listen))?;

@@ -310,10 +310,11 @@ impl<T: Send + 'static> Future for SeenThrough<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("polled after it was done");
+        // What panics here is gone with its panic, and cannot go on.
+        let mut work = self.work.take().expect("polled after it was done");
         let done = work.as_mut().poll(context);
-        if done.is_ready() {
-            self.work = None;
+        if done.is_pending() {
+            self.work = Some(work);
         }
         done
     }
@@ -321,8 +322,7 @@ impl<T: Send + 'static> Future for SeenThrough<T> {
 
 impl<T: Send + 'static> Drop for SeenThrough<T> {
     fn drop(&mut self) {
-        // What panicked cannot go on.
-        if let Some(work) = self.work.take().filter(|_| !std::thread::panicking()) {
+        if let Some(work) = self.work.take() {
             self.runtime.spawn(Box::pin(async move { drop(work.await) })).detach();
         }
     }

@@ -55,8 +55,12 @@ fn version(conn: &Connection) -> rusqlite::Result<i32> {
 }
 
 /// The random bytes of this database.
-pub(super) fn secret(conn: &Connection) -> rusqlite::Result<Secret> {
-    conn.query_row("SELECT secret FROM piton_secret", [], |row| row.get(0))
+pub(super) fn secret(conn: &Connection, path: &Path) -> crate::Result<Secret> {
+    let secret = conn.query_row("SELECT secret FROM piton_secret", [], |row| row.get(0));
+    secret.map_err(|_| {
+        let path = path.display();
+        Error::store_unusable(format!("{path} has no secret in piton_secret: restore that row"))
+    })
 }
 
 /// Applies the migrations the database has not seen yet.

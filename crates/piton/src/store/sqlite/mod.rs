@@ -132,7 +132,7 @@ impl SqliteStore {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
         };
         start_up(&conn, version, &ids, runtime.now()).map_err(|error| unusable(&error))?;
-        let secret = migrate::secret(&conn).map_err(|error| unusable(&error))?;
+        let secret = migrate::secret(&conn, &path)?;
         let readers = reader::start(&path)?;
         let reads = readers.queue();
 
