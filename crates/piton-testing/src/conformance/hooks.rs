@@ -356,6 +356,7 @@ pub async fn hooks_that_become_due_are_told(stage: Stage) {
 
 pub async fn what_the_engine_tells_is_stored_once_and_with_its_cause(stage: Stage) {
     stage.create("before").await;
+    stage.steer("before", Action::Terminate).await;
     let mut wanted = EngineHooks::default();
     for hook in EngineHook::ALL {
         wanted.add(hook, app());
@@ -365,12 +366,12 @@ pub async fn what_the_engine_tells_is_stored_once_and_with_its_cause(stage: Stag
     stage.commit(complete(key)).await;
     let key = stage.leased("bad").await;
     stage.commit(fail(key)).await;
-    stage.create("ended").await;
-    stage.steer("ended", Action::Terminate).await;
-    stage.steer("ended", Action::Restart).await;
     stage.hibernating("waits", 60_000).await;
     stage.send("waits", "approved").await;
     stage.send("waits", "approved").await;
+    stage.create("ended").await;
+    stage.steer("ended", Action::Terminate).await;
+    stage.steer("ended", Action::Restart).await;
     stage.create("paused").await;
     stage.steer("paused", Action::Pause).await;
     stage.steer("paused", Action::Resume).await;

@@ -242,7 +242,8 @@ async fn take(
             (with_locks(db, shared, now, &chosen), chosen)
         }
         Choice::Instance(key) => {
-            let tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;
+            let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;
+            tx.tell_by_hooks(shared.engine_hooks());
             let may = |row: &&Row| request.suspects || row.task.state != TaskState::Suspect;
             let chosen = tx.row(key).filter(may).cloned().into_iter().collect();
             (tx, chosen)
