@@ -66,6 +66,12 @@ name!(
 impl WorkflowName {
     /// Parses a workflow name.
     ///
+    /// ```
+    /// use piton_core::{Limits, WorkflowName};
+    /// assert!(WorkflowName::parse("checkout", &Limits::default()).is_ok());
+    /// assert!(WorkflowName::parse("check out", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_WORKFLOW_NAME`, naming the limit and the value.
@@ -77,6 +83,12 @@ impl WorkflowName {
 
 impl InstanceId {
     /// Parses an instance id.
+    ///
+    /// ```
+    /// use piton_core::{InstanceId, Limits};
+    /// assert!(InstanceId::parse("order-123", &Limits::default()).is_ok());
+    /// assert!(InstanceId::parse("order/123", &Limits::default()).is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -90,6 +102,12 @@ impl InstanceId {
 impl EventType {
     /// Parses an event type.
     ///
+    /// ```
+    /// use piton_core::{EventType, Limits};
+    /// assert!(EventType::parse("paid", &Limits::default()).is_ok());
+    /// assert!(EventType::parse("", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_EVENT_TYPE`, naming the limit and the value.
@@ -101,6 +119,12 @@ impl EventType {
 
 impl StepName {
     /// Parses a step name; white space around it does not count.
+    ///
+    /// ```
+    /// use piton_core::{Limits, StepName};
+    /// assert_eq!(StepName::parse(" charge card ", &Limits::default())?.as_str(), "charge card");
+    /// # Ok::<(), piton_core::Refusal>(())
+    /// ```
     ///
     /// # Errors
     ///
