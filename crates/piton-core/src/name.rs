@@ -75,6 +75,12 @@ name!(
 impl WorkflowName {
     /// Parses a workflow name.
     ///
+    /// ```
+    /// use piton_core::{Limits, WorkflowName};
+    /// assert!(WorkflowName::parse("checkout", &Limits::default()).is_ok());
+    /// assert!(WorkflowName::parse("check out", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_WORKFLOW_NAME`, naming the limit and the value.
@@ -87,6 +93,12 @@ impl WorkflowName {
 impl InstanceId {
     /// Parses an instance id.
     ///
+    /// ```
+    /// use piton_core::{InstanceId, Limits};
+    /// assert!(InstanceId::parse("order-123", &Limits::default()).is_ok());
+    /// assert!(InstanceId::parse("order/123", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_INSTANCE_ID`, naming the limit and the value.
@@ -98,6 +110,12 @@ impl InstanceId {
 
 impl EventType {
     /// Parses an event type.
+    ///
+    /// ```
+    /// use piton_core::{EventType, Limits};
+    /// assert!(EventType::parse("paid", &Limits::default()).is_ok());
+    /// assert!(EventType::parse("", &Limits::default()).is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -143,6 +161,12 @@ fn check_dotted(what: &str, text: &str, limits: &Limits) -> Result<Arc<str>, Ref
 
 impl StepName {
     /// Parses a step name; white space around it does not count.
+    ///
+    /// ```
+    /// use piton_core::{Limits, StepName};
+    /// assert_eq!(StepName::parse(" charge card ", &Limits::default())?.as_str(), "charge card");
+    /// # Ok::<(), piton_core::Refusal>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -7,6 +7,12 @@ use crate::status::UnknownWord;
 use crate::{Code, DurationError, IntoSpan, Limits, Refusal, Span, Timestamp};
 
 /// How often a step may be retried.
+///
+/// ```
+/// use piton_core::{Retries, RetryLimit};
+/// let stubborn = Retries::constant(RetryLimit::Infinite, "1 minute");
+/// assert_eq!(RetryLimit::from(5), RetryLimit::Times(5));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryLimit {
     /// This many retries: one attempt more than that.
@@ -22,6 +28,16 @@ impl From<u32> for RetryLimit {
 }
 
 /// How the delay grows from retry to retry.
+///
+/// ```
+/// use piton_core::{Backoff, Retries};
+/// let policy = |backoff| match backoff {
+///     Backoff::Constant => Retries::constant(3, "1 minute"),
+///     Backoff::Linear => Retries::linear(3, "1 minute"),
+///     Backoff::Exponential => Retries::exponential(3, "1 minute"),
+/// };
+/// assert_eq!(policy(Backoff::Linear).attempts_max(), Some(4));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backoff {
     /// Always the same delay.
@@ -103,21 +119,37 @@ impl Retries {
     }
 
     /// One attempt, no retry.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Retries::none().attempts_max(), Some(1));
+    /// ```
     pub fn none() -> Self {
         Self::constant(0, Span::ZERO)
     }
 
     /// Up to `limit` retries, `delay` apart.
+    ///
+    /// ```
+    /// let every_minute = piton_core::Retries::constant(60, "1 minute");
+    /// ```
     pub fn constant(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
         Self::new(limit.into(), delay.into_span(), Backoff::Constant)
     }
 
     /// Up to `limit` retries; after failed attempt n the delay is `delay` times n.
+    ///
+    /// ```
+    /// let after_2_4_and_6_seconds = piton_core::Retries::linear(3, "2 seconds");
+    /// ```
     pub fn linear(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
         Self::new(limit.into(), delay.into_span(), Backoff::Linear)
     }
 
     /// Up to `limit` retries; the delay starts at `delay` and doubles.
+    ///
+    /// ```
+    /// let after_2_4_and_8_seconds = piton_core::Retries::exponential(3, "2 seconds");
+    /// ```
     pub fn exponential(limit: impl Into<RetryLimit>, delay: impl IntoSpan) -> Self {
         Self::new(limit.into(), delay.into_span(), Backoff::Exponential)
     }
@@ -154,6 +186,12 @@ impl Retries {
     }
 
     /// How many attempts there may be in all; `None` is no limit.
+    ///
+    /// ```
+    /// use piton_core::{Retries, RetryLimit};
+    /// assert_eq!(Retries::linear(3, "2 seconds").attempts_max(), Some(4));
+    /// assert_eq!(Retries::linear(RetryLimit::Infinite, "2 seconds").attempts_max(), None);
+    /// ```
     pub fn attempts_max(&self) -> Option<u32> {
         match self.limit {
             RetryLimit::Times(times) => Some(times.saturating_add(1)),
@@ -162,6 +200,12 @@ impl Retries {
     }
 
     /// Refuses a policy whose delay is not a duration or is negative.
+    ///
+    /// ```
+    /// use piton_core::Retries;
+    /// assert!(Retries::linear(3, "2 seconds").check().is_ok());
+    /// assert!(Retries::linear(3, "a while").check().is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -179,6 +223,14 @@ impl Retries {
 
     /// When to try again after attempt number `attempt` (from 1) failed at `failed_at`; `None` when
     /// the attempts are used up.
+    ///
+    /// ```
+    /// use piton_core::{Limits, Retries, Timestamp};
+    /// let (retries, failed_at) = (Retries::linear(2, "2 seconds"), Timestamp::from_millis(0));
+    /// let next = |attempt| retries.next_retry_at(attempt, failed_at, &Limits::default());
+    /// assert_eq!(next(2), Some(Timestamp::from_millis(4_000)));
+    /// assert_eq!(next(3), None);
+    /// ```
     pub fn next_retry_at(
         &self,
         attempt: u32,

@@ -161,6 +161,15 @@ impl EngineBuilder {
 
     /// Adds a workflow: [`workflow("name", function)`](crate::workflow) or a struct that implements
     /// [`Workflow`](crate::Workflow).
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.workflows(), ["noop"]);
+    /// # Ok(()) }
+    /// ```
     pub fn register(mut self, registration: impl Into<Registration>) -> Self {
         self.registrations.push(registration.into());
         self
@@ -174,6 +183,10 @@ impl EngineBuilder {
     }
 
     /// How many runs this process advances at the same time. Default 256.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").concurrency(64);
+    /// ```
     pub fn concurrency(mut self, runs: usize) -> Self {
         self.config.concurrency = runs;
         self
@@ -181,12 +194,20 @@ impl EngineBuilder {
 
     /// How long a claim lasts without renewal: the longest delay before another process takes over the
     /// work of one that died. Renewed every third of it. Default 30 seconds, at least 1 second.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").lease("1 minute");
+    /// ```
     pub fn lease(mut self, lease: impl IntoSpan) -> Self {
         self.config.rules.lease = self.span(lease, self.config.rules.lease);
         self
     }
 
     /// How often to look for due work when nothing else tells of it. Default 1 second.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").poll_interval("100 ms");
+    /// ```
     pub fn poll_interval(mut self, interval: impl IntoSpan) -> Self {
         self.config.poll_interval = self.span(interval, self.config.poll_interval);
         self
@@ -194,6 +215,10 @@ impl EngineBuilder {
 
     /// How many waiting runs may stay in memory to go on without replay; 0 switches that off and changes
     /// speed and nothing else. Default 1024.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").parked_runs(0);
+    /// ```
     pub fn parked_runs(mut self, runs: usize) -> Self {
         self.config.parked_max = runs;
         self
@@ -201,30 +226,53 @@ impl EngineBuilder {
 
     /// After how many claims without progress an instance is taken out of circulation as `errored`: what
     /// bounds a step that kills its process. Default 10.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").quarantine_after(3);
+    /// ```
     pub fn quarantine_after(mut self, claims: u32) -> Self {
         self.config.rules.claims_without_progress_max = claims;
         self
     }
 
     /// Changes the limits.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// let limits = Limits { steps_max: 5_000, ..Limits::default() };
+    /// let builder = Engine::builder("memory:").limits(limits);
+    /// ```
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
     /// The retry policy of steps that name none. Default: 5 retries, 10 seconds, exponential.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// let builder = Engine::builder("memory:").default_retries(Retries::linear(3, "1 minute"));
+    /// ```
     pub fn default_retries(mut self, retries: Retries) -> Self {
         self.step_defaults.retries = Arc::new(retries);
         self
     }
 
     /// The timeout of an attempt of steps that name none. Default 10 minutes.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").default_timeout("30 seconds");
+    /// ```
     pub fn default_timeout(mut self, timeout: impl IntoSpan) -> Self {
         self.step_defaults.timeout = self.span(timeout, self.step_defaults.timeout);
         self
     }
 
     /// How long a wait for an event lasts that names no timeout. Default 24 hours.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").default_wait_timeout("7 days");
+    /// ```
     pub fn default_wait_timeout(mut self, timeout: impl IntoSpan) -> Self {
         self.step_defaults.wait_timeout = self.span(timeout, self.step_defaults.wait_timeout);
         self
@@ -232,24 +280,53 @@ impl EngineBuilder {
 
     /// Advances nothing by itself: for processes that only create and look, and for hosts that call
     /// [`Engine::tick`].
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").no_runner().start().await?;
+    /// assert!(!engine.has_runner());
+    /// # Ok(()) }
+    /// ```
     pub fn no_runner(mut self) -> Self {
         self.config.run_in_background = false;
         self
     }
 
     /// Takes time, randomness and tasks from elsewhere: a virtual clock in tests.
+    ///
+    /// ```
+    /// let clock = piton_testing::VirtualRuntime::new(1);
+    /// let builder = piton::Engine::builder("memory:").runtime(clock);
+    /// ```
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
     /// Shows every step to `interceptor`, which may put something in the place of its body: for tests.
+    ///
+    /// ```
+    /// struct Nothing;
+    /// impl piton::intercept::Interceptor for Nothing {}
+    ///
+    /// let builder = piton::Engine::builder("memory:").interceptor(std::sync::Arc::new(Nothing));
+    /// ```
     pub fn interceptor(mut self, interceptor: Arc<dyn Interceptor>) -> Self {
         self.interceptor = Some(interceptor);
         self
     }
 
     /// Opens the database and starts the engine.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").start().await?;
+    /// let refused = Engine::builder("memory:").lease("soon").start().await.unwrap_err();
+    /// assert_eq!(refused.code(), Some("INVALID_DURATION"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -386,6 +463,17 @@ async fn open_postgres(_: String, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>
 ///
 /// Dropping the last handle stops it as a crash would: nothing is lost, and leases run out by themselves.
 /// [`shutdown`](Self::shutdown) is the polite way.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// let same = engine.clone();
+/// same.workflow::<(), ()>("noop")?.create(()).id("one").await?;
+/// engine.workflow::<(), ()>("noop")?.get("one").await?.result().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -399,6 +487,17 @@ struct Inner {
 }
 
 /// What a [`tick`](Engine::tick) did.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// noop.create(()).await?;
+/// assert_eq!(engine.tick(10).await?.processed, 1);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tick {
@@ -410,11 +509,27 @@ pub struct Tick {
 
 impl Engine {
     /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"`, or `"memory:"` for tests.
+    ///
+    /// ```no_run
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("sqlite:app.db").start().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder(url: impl Into<String>) -> EngineBuilder {
         EngineBuilder::new(Database::Url(url.into()))
     }
 
     /// An engine on a store that is open already.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::{runtime::TokioRuntime, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let store = MemoryStore::new(TokioRuntime::current()?);
+    /// let engine = Engine::builder_with_store(store).start().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder_with_store(store: Arc<dyn Store>) -> EngineBuilder {
         EngineBuilder::new(Database::Store(store))
     }
@@ -438,6 +553,17 @@ impl Engine {
     /// The types must be the ones it was registered with; tools that do not know them use
     /// [`serde_json::Value`], or `Box<serde_json::value::RawValue>` for JSON that stays as it was written.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// let other = engine.workflow::<String, ()>("noop").unwrap_err();
+    /// assert_eq!(other.code(), Some("VALIDATION_ERROR"));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `WORKFLOW_NOT_FOUND`; `VALIDATION_ERROR` if the types are others.
@@ -457,21 +583,59 @@ impl Engine {
     }
 
     /// The names of the workflows registered with this engine, sorted.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.workflows(), ["noop"]);
+    /// # Ok(()) }
+    /// ```
     pub fn workflows(&self) -> Vec<String> {
         self.inner.shared.registry.names.iter().map(ToString::to_string).collect()
     }
 
     /// Where this engine's time, randomness and tasks come from.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("noop")?.create(()).await?;
+    /// let age = engine.runtime().now().since(instance.describe().await?.created_at);
+    /// assert!(age < piton::Span::literal("1 minute"));
+    /// # Ok(()) }
+    /// ```
     pub fn runtime(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.inner.shared.runtime)
     }
 
     /// The limits of this engine.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.limits().steps_max, 1024);
+    /// # Ok(()) }
+    /// ```
     pub fn limits(&self) -> &Limits {
         &self.inner.shared.limits
     }
 
     /// Whether this engine advances due work by itself; see [`EngineBuilder::no_runner`].
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert!(engine.has_runner());
+    /// # Ok(()) }
+    /// ```
     pub fn has_runner(&self) -> bool {
         self.inner.runner.runs_in_background()
     }
@@ -479,6 +643,19 @@ impl Engine {
     /// Workflows that have live instances in the database but are not registered here, with how many.
     ///
     /// Such instances wait untouched: a deploy may bring their workflow back.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::{runtime::TokioRuntime, store::MemoryStore};
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let store = MemoryStore::new(TokioRuntime::current()?);
+    /// let old = Engine::builder_with_store(store.clone()).register(workflow("noop", noop)).no_runner();
+    /// old.start().await?.workflow::<(), ()>("noop")?.create(()).await?;
+    /// let new = Engine::builder_with_store(store).start().await?;
+    /// assert_eq!(new.unregistered().await?, [("noop".to_owned(), 1)]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -490,6 +667,20 @@ impl Engine {
     /// Claims up to `runs` due runs, advances each as far as it goes, processes the hooks that are due, and returns when
     /// everything rests: for hosts without a background runner. Any number of ticks may run at the same time, in any
     /// process.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// for _ in 0..3 {
+    ///     noop.create(()).await?;
+    /// }
+    /// assert_eq!(engine.tick(2).await?.processed, 2);
+    /// assert_eq!(engine.tick(2).await?.processed, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -504,6 +695,18 @@ impl Engine {
     }
 
     /// When there will be something to do for [`tick`](Self::tick), hooks included: now or earlier if there is already.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(engine.next_wake_at().await?, None);
+    /// noop.create(()).await?;
+    /// assert!(engine.next_wake_at().await? <= Some(engine.runtime().now()));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -523,6 +726,17 @@ impl Engine {
     /// Unlike [`next_wake_at`](Self::next_wake_at) it leaves out the runs that were claimed again and again without
     /// progress: those are advanced one at a time, and may wait for their turn however long they have been due.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).await?;
+    /// assert!(engine.next_claimable_at().await? <= Some(engine.runtime().now()));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store cannot be read.
@@ -533,6 +747,16 @@ impl Engine {
 
     /// Stops politely: claims nothing more, lets running steps be recorded up to `patience`, hands the
     /// leases of the rest back so that others need not wait for them, and closes the store.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// engine.shutdown("10 seconds").await?;
+    /// assert!(engine.tick(1).await.is_err());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

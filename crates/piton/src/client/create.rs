@@ -21,6 +21,20 @@ use crate::{Error, Result, codec};
 const EXISTS: &str = Code::InstanceIdAlreadyExists.as_str();
 
 /// An instance to be created by [`WorkflowHandle::create_batch`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::BatchItem;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// let batch = (1..=3).map(|day| BatchItem::new(format!("day-{day}"), ()));
+/// assert_eq!(noop.create_batch(batch).await?.len(), 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct BatchItem<P> {
     /// Its id.
@@ -31,12 +45,30 @@ pub struct BatchItem<P> {
 
 impl<P> BatchItem<P> {
     /// An instance with this id and these params.
+    ///
+    /// ```
+    /// let item = piton::BatchItem::new("order-123", 125);
+    /// assert_eq!((item.id.as_str(), item.params), ("order-123", 125));
+    /// ```
     pub fn new(id: impl Into<String>, params: P) -> Self {
         Self { id: id.into(), params }
     }
 }
 
 /// An instance in the making; await it to create it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// let create = noop.create(()).id("order-123"); // nothing has happened yet
+/// assert_eq!(create.await?.id(), "order-123");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an instance is created when this is awaited"]
 pub struct Create<P, O> {
     workflow: WorkflowHandle<P, O>,
@@ -195,6 +227,20 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
 
 impl<P, O> Create<P, O> {
     /// Gives the instance an id, unique within the workflow: at most 100 letters, digits, `_` and `-`.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(noop.create(()).id("order-123").await?.id(), "order-123");
+    /// let refused = noop.create(()).id("no spaces").await.unwrap_err();
+    /// assert_eq!(refused.code(), Some("INVALID_INSTANCE_ID"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self

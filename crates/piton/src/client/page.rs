@@ -7,6 +7,25 @@ use piton_core::{Json, Limits, Refusal};
 use super::Cursor;
 
 /// One page of a list.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// # for _ in 0..3 { noop.create(()).await?; }
+/// let mut page = noop.list().page_size(2).await?;
+/// let mut count = page.items.len();
+/// while let Some(cursor) = page.cursor {
+///     page = noop.list().page_size(2).after(cursor).await?;
+///     count += page.items.len();
+/// }
+/// assert_eq!(count, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Page<T> {

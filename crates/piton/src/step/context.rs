@@ -13,6 +13,20 @@ use crate::store::{Mutation, NewEvent, NewInstance, SqlParams};
 use crate::{Result, codec};
 
 /// One attempt of a step, as its body sees it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::StepContext;
+/// # async fn charge(_: &str) -> std::io::Result<u64> { Ok(125) }
+/// async fn attempt(cx: StepContext) -> Result<u64> {
+///     println!("attempt {}", cx.attempt());
+///     Ok(charge(&cx.idempotency_key()).await?)
+/// }
+/// async fn pay(_: Event<()>, step: &Step) -> Result<u64> {
+///     step.run_with("charge", attempt).await
+/// }
+/// # let _ = workflow("pay", pay);
+/// ```
 #[derive(Clone)]
 pub struct StepContext {
     pass: Arc<Pass>,
@@ -97,6 +111,18 @@ impl fmt::Debug for StepContext {
 /// They cannot influence the step's result: they run after the body has returned. A violated unique
 /// constraint fails the step for good with an error named `UniqueConstraint`; other failures of SQL are
 /// failures of the attempt and are retried.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+/// # step.run_with("sell", |cx| async move {
+/// let tx = cx.transaction();
+/// tx.execute("UPDATE stock SET left = left - 1 WHERE item = ?1", ["rope"]);
+/// tx.send_event("warehouse", "main", "sold", "rope")?;
+/// # Ok(()) }).await?;
+/// # Ok(()) }
+/// # let _ = workflow("f", f);
+/// ```
 #[derive(Debug)]
 pub struct StepTransaction<'c> {
     context: &'c StepContext,

@@ -10,6 +10,26 @@
 //!
 //! **Hints are not authoritative** (rule R4): a store tells its [`Observer`]s about due work and ended runs
 //! after the commit, but losing, doubling or delaying every hint may cost latency and nothing else.
+//!
+//! ```
+//! use piton::prelude::*;
+//! use piton::runtime::TokioRuntime;
+//! use piton::store::{MemoryStore, Store};
+//!
+//! # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> piton::Result<()> {
+//! let store = MemoryStore::new(TokioRuntime::current()?);
+//! let engine = Engine::builder_with_store(store.clone()).register(workflow("noop", noop)).start().await?;
+//! let instance = engine.workflow::<(), ()>("noop")?.create(()).await?;
+//! instance.result().await?;
+//!
+//! let state = instance.describe().await?;
+//! let view = store.instance(state.workflow, state.id).await?.expect("it was created");
+//! assert!(view.record.status.is_terminal());
+//! # Ok(())
+//! # }
+//! ```
 
 mod hook;
 mod memory;
