@@ -32,4 +32,4 @@ pub use openapi::openapi;
 pub use routes::not_found;
 pub use server::{ServerLimits, serve};
 #[cfg(feature = "webhook")]
-pub use webhook::{Webhook, signature};
+pub use webhook::{Webhook, signature, verify};

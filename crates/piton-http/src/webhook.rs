@@ -12,9 +12,10 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit, Mac};
 use piton::hooks::{HookContext, HookHandler};
 use piton::runtime::BoxFuture;
-use piton::{Error, IntoSpan, Json, Result, Span};
+use piton::{Error, IntoSpan, Json, Result, Span, Timestamp};
 use serde_json::value::RawValue;
 use sha2::Sha256;
+use subtle::ConstantTimeEq;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
@@ -233,11 +234,39 @@ struct Envelope<'a> {
 /// What the receiver computes too: the HMAC-SHA256 of `{seconds}.{body}` under the secret, in hexadecimal. It comes in
 /// the header `Piton-Signature: t={seconds},v1={signature}`; one whose time is long past is an old delivery, played
 /// again by somebody else.
+///
+/// A receiver in Rust calls [`verify`], which checks all of it.
 pub fn signature(secret: &[u8], seconds: i64, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length can be used");
     mac.update(format!("{seconds}.").as_bytes());
     mac.update(body);
     mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// For receivers: whether a delivery with this `Piton-Signature` and this body comes from somebody who knows the secret,
+/// and was signed no longer than `tolerance` before or after `now`. The time it takes tells nothing of the signature.
+///
+/// ```
+/// use piton::{Span, Timestamp};
+/// use piton_http::{signature, verify};
+///
+/// let header = format!("t=100,v1={}", signature(b"a long secret", 100, b"{}"));
+/// let (now, tolerance) = (Timestamp::from_millis(160_000), Span::from_millis(300_000));
+/// assert!(verify(b"a long secret", &header, b"{}", now, tolerance));
+/// assert!(!verify(b"another secret", &header, b"{}", now, tolerance));
+/// ```
+pub fn verify(secret: &[u8], header: &str, body: &[u8], now: Timestamp, tolerance: Span) -> bool {
+    let part = |name: &str| {
+        let mut parts = header.split(',').filter_map(|part| part.trim().split_once('='));
+        parts.find_map(|(known, value)| (known == name).then_some(value))
+    };
+    let seconds: Option<i64> = part("t").and_then(|seconds| seconds.parse().ok());
+    let (Some(seconds), Some(given)) = (seconds, part("v1")) else { return false };
+    let age_ms = now.as_millis().abs_diff(seconds.saturating_mul(1_000));
+    if age_ms > u64::try_from(tolerance.as_millis()).unwrap_or(0) {
+        return false;
+    }
+    signature(secret, seconds, body).as_bytes().ct_eq(given.as_bytes()).into()
 }
 
 impl Settings {
@@ -329,6 +358,9 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     match (a, b) {
         // Mapped and compatible ones, and those behind a translator, are what they hold.
         (0, 0) if (c, d, e) == (0, 0, 0) && (f == 0 || f == 0xffff) => embedded(g, h),
+        // The prefix for translators inside a network, and tunnels (Teredo) that hide where they lead.
+        (0x64, 0xff9b) if c == 1 => false,
+        (0x2001, 0) => false,
         (0x64, 0xff9b) => embedded(g, h),
         (0x2002, high) => embedded(high, c),
         (0x2001, 0xdb8) => false,
@@ -362,6 +394,8 @@ mod tests {
             "::1",
             "::ffff:127.0.0.1",
             "64:ff9b::a00:1",
+            "64:ff9b:1::808:808",
+            "2001::4136:e378:8000:63bf:3fff:fdd2",
             "2002:7f00:1::",
             "fe80::1",
             "fd00::1",
@@ -384,6 +418,27 @@ mod tests {
             ("*.example", ".example.evil"),
         ] {
             assert!(!matches(allowed, host), "{allowed} {host}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_believes_only_what_is_signed_and_new() {
+        let (secret, body) = (b"a long secret", b"{}");
+        let valid = signature(secret, 1_000, body);
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
+        let holds = |header: &str, body: &[u8], now: i64| {
+            verify(secret, header, body, at(now), Span::from_millis(300_000))
+        };
+        let header = format!("t=1000,v1={valid}");
+        assert!(holds(&header, body, 1_000) && holds(&header, body, 1_300));
+        assert!(holds(&header, body, 700), "clocks differ");
+        assert!(!holds(&header, body, 1_301) && !holds(&header, body, 699));
+        assert!(!holds(&header, b"[]", 1_000));
+        assert!(!holds(&format!("t=1001,v1={valid}"), body, 1_000));
+        for wrong in
+            ["", "t=1000", "v1=00", "t=x,v1=00", "t=1000,v1=", "t=9223372036854775807,v1=0"]
+        {
+            assert!(!holds(wrong, body, 1_000), "{wrong}");
         }
     }
 

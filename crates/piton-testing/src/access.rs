@@ -1,7 +1,7 @@
 //! One process's way to a store, in which things go wrong when a test says so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
@@ -31,6 +31,8 @@ pub struct Access {
     renewals: watch::Sender<u32>,
     claims: watch::Sender<u32>,
     next_commit: Mutex<NextCommit>,
+    /// How often work on hooks still goes wrong.
+    hook_failures: AtomicU32,
     /// Boundaries sent so far, in words.
     boundaries: Mutex<Vec<String>>,
     crash: Mutex<Option<Crash>>,
@@ -78,6 +80,7 @@ impl Access {
             renewals: watch::Sender::new(0),
             claims: watch::Sender::new(0),
             next_commit: Mutex::new(NextCommit::Works),
+            hook_failures: AtomicU32::new(0),
             boundaries: Mutex::default(),
             crash: Mutex::new(None),
             crashed: AtomicBool::new(false),
@@ -93,6 +96,11 @@ impl Access {
     /// The process goes on; what it wanted to write gets through now, late.
     pub fn go_on(&self) {
         self.stalled.send_replace(false);
+    }
+
+    /// The next pieces of work on hooks do not reach the store.
+    pub fn fail_hooks(&self, times: u32) {
+        self.hook_failures.store(times, Ordering::SeqCst);
     }
 
     /// Waits until a write is held up by the stall.
@@ -309,6 +317,11 @@ impl HookStore for Access {
     }
 
     fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        let left = |times: u32| times.checked_sub(1);
+        if self.hook_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            let busy = StoreError::Unavailable("as the test asked".to_owned());
+            return Box::pin(std::future::ready(Err(busy)));
+        }
         self.write(|store| hooks_of(&*store).work_hooks(work))
     }
 

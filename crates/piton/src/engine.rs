@@ -687,10 +687,7 @@ impl Engine {
     /// If the store cannot be used.
     pub async fn tick(&self, runs: usize) -> Result<Tick> {
         let processed = self.inner.runner.tick(runs).await?;
-        let hooks = match self.inner.hooks.group() {
-            Some(all) => all.process().await?,
-            None => 0,
-        };
+        let hooks = self.inner.hooks.tick().await?;
         Ok(Tick { processed, hooks })
     }
 
@@ -745,7 +742,7 @@ impl Engine {
         Ok(self.inner.shared.store.next_claimable_at(names).await?)
     }
 
-    /// Stops politely: claims nothing more, lets running steps be recorded up to `patience`, hands the
+    /// Stops politely: claims nothing more, lets running steps and hooks be recorded up to `patience`, hands the
     /// leases of the rest back so that others need not wait for them, and closes the store.
     ///
     /// ```
@@ -764,12 +761,15 @@ impl Engine {
     pub async fn shutdown(&self, patience: impl IntoSpan) -> Result<()> {
         let patience = patience.into_span()?;
         let hooks_end = self.inner.shared.runtime.sleep(patience);
-        self.inner.runner.shutdown(patience).await;
-        tokio::select! {
-            biased;
-            () = self.inner.hooks.finish() => {}
-            () = hooks_end => self.inner.hooks.abort(),
-        }
+        self.inner.hooks.stop();
+        let hooks = async {
+            tokio::select! {
+                biased;
+                () = self.inner.hooks.finish() => {}
+                () = hooks_end => self.inner.hooks.abort(),
+            }
+        };
+        tokio::join!(self.inner.runner.shutdown(patience), hooks);
         let tasks = std::mem::take(&mut *self.inner.lock_tasks());
         drop(tasks);
         self.inner.shared.waiters.shut_down();

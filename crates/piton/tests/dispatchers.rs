@@ -19,7 +19,10 @@ struct Counting {
     looks: Arc<AtomicU32>,
     rounds: Arc<AtomicU32>,
     fails: Arc<AtomicBool>,
+    panics: Arc<AtomicBool>,
+    blind: Arc<AtomicBool>,
     gate: Option<Gate>,
+    look_gate: Option<Gate>,
 }
 
 impl Counting {
@@ -30,7 +33,10 @@ impl Counting {
             looks: Arc::default(),
             rounds: Arc::default(),
             fails: Arc::default(),
+            panics: Arc::default(),
+            blind: Arc::default(),
             gate: None,
+            look_gate: None,
         }
     }
 
@@ -68,6 +74,7 @@ impl Processor for Counting {
             if let Some(gate) = &this.gate {
                 gate.pass().await?;
             }
+            assert!(!this.panics.load(Ordering::SeqCst), "a processor that panics");
             if this.fails.load(Ordering::SeqCst) {
                 return Err(Error::new("no luck"));
             }
@@ -78,8 +85,17 @@ impl Processor for Counting {
 
     fn next_wake_at(&self) -> BoxFuture<Result<Option<Timestamp>>> {
         self.looks.fetch_add(1, Ordering::SeqCst);
-        let next = *self.next.lock().unwrap();
-        Box::pin(std::future::ready(Ok(next)))
+        let this = self.clone();
+        Box::pin(async move {
+            let next = *this.next.lock().unwrap();
+            if let Some(gate) = &this.look_gate {
+                gate.pass().await?;
+            }
+            if this.blind.load(Ordering::SeqCst) {
+                return Err(Error::new("cannot look"));
+            }
+            Ok(next)
+        })
     }
 }
 
@@ -173,7 +189,37 @@ async fn one_processor_that_fails_does_not_keep_the_others_of_its_group_from_wor
     assert_eq!(group.next_wake_at().await?, Some(good.in_ms(4_000)));
     assert_eq!(group.process().await.unwrap_err().message(), "no luck");
     assert_eq!((bad.rounds(), good.rounds()), (1, 1));
+    bad.blind.store(true, Ordering::SeqCst);
+    assert_eq!(group.next_wake_at().await.unwrap_err().message(), "cannot look");
     Ok(())
+}
+
+#[tokio::test]
+async fn the_processors_of_a_group_work_side_by_side() -> Result<()> {
+    let gates = [Gate::new(), Gate::new()];
+    let gated = |gate: &Gate| Counting { gate: Some(gate.clone()), ..Counting::new() };
+    let all = gates.iter().map(|gate| Arc::new(gated(gate)) as Arc<dyn Processor>);
+    let group = ProcessorGroup::new(all);
+    let opening = async {
+        for gate in &gates {
+            gate.arrived().await;
+        }
+        gates.iter().for_each(Gate::open);
+    };
+    let (processed, ()) = tokio::join!(group.process(), opening);
+    assert_eq!(processed?, 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_round_that_panics_is_over() {
+    let counting = Counting::new();
+    counting.panics.store(true, Ordering::SeqCst);
+    let dispatcher = counting.polling();
+    dispatcher.wake().await;
+    counting.panics.store(false, Ordering::SeqCst);
+    dispatcher.wake().await;
+    assert_eq!(counting.rounds(), 2);
 }
 
 // ---- alarms ----
@@ -201,9 +247,9 @@ impl Clock {
     }
 
     /// The host lets it go off.
-    async fn go_off(&self, dispatcher: &AlarmDispatcher<Clock>) {
+    async fn go_off(&self, dispatcher: &AlarmDispatcher<Clock>) -> Result<()> {
         *self.set.lock().unwrap() = None;
-        dispatcher.alarm().await;
+        dispatcher.alarm().await
     }
 }
 
@@ -231,13 +277,13 @@ async fn an_alarm_is_set_for_the_next_hook_but_never_in_the_past() {
     let (counting, clock) = (Counting::new(), Clock::default());
     let dispatcher = alarm_of(&counting, &clock);
     counting.due_in(60_000);
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), Some(counting.in_ms(60_000)));
     assert_eq!(counting.rounds(), 0, "arming works on nothing");
     counting.due_in(-60_000);
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), Some(counting.clock.now()));
-    clock.go_off(&dispatcher).await;
+    clock.go_off(&dispatcher).await.unwrap();
     assert_eq!(counting.rounds(), 1);
     assert_eq!(clock.at(), None, "nothing is left");
 }
@@ -248,10 +294,10 @@ async fn an_earlier_alarm_is_never_postponed() {
     let dispatcher = alarm_of(&counting, &clock);
     clock.put(Some(counting.in_ms(5_000))).unwrap();
     counting.due_in(60_000);
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), Some(counting.in_ms(5_000)), "somebody else's");
     counting.due_in(1_000);
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), Some(counting.in_ms(1_000)));
 }
 
@@ -261,12 +307,12 @@ async fn only_its_own_alarm_is_cleared_when_there_is_nothing_to_do() {
     let dispatcher = alarm_of(&counting, &clock);
     let theirs = counting.in_ms(5_000);
     clock.put(Some(theirs)).unwrap();
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), Some(theirs));
     counting.due_in(1_000);
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     *counting.next.lock().unwrap() = None;
-    dispatcher.arm().await;
+    dispatcher.arm().await.unwrap();
     assert_eq!(clock.at(), None, "its own");
 }
 
@@ -282,9 +328,11 @@ async fn alarms_that_go_off_together_share_one_more_round() {
             gate.arrived().await;
             gate.open();
         };
-        tokio::join!(dispatcher.alarm(), dispatcher.alarm(), opening);
+        let (one, two, ()) = tokio::join!(dispatcher.alarm(), dispatcher.alarm(), opening);
+        one.and(two)
     };
-    tokio::join!(dispatcher.alarm(), overlapping);
+    let (first, rest) = tokio::join!(dispatcher.alarm(), overlapping);
+    first.and(rest).unwrap();
     assert_eq!(counting.rounds(), 2);
 }
 
@@ -304,14 +352,51 @@ async fn what_fails_is_told_and_tried_again_later() {
     );
     counting.due_in(0);
     counting.fails.store(true, Ordering::SeqCst);
-    clock.go_off(&dispatcher).await;
+    clock.go_off(&dispatcher).await.unwrap();
     assert_eq!(told.load(Ordering::SeqCst), 1);
     assert_eq!(clock.at(), Some(counting.in_ms(5_000)), "not at once: that would spin");
     clock.broken.store(true, Ordering::SeqCst);
-    clock.go_off(&dispatcher).await;
+    let unarmed = clock.go_off(&dispatcher).await.unwrap_err();
+    assert_eq!(unarmed.message(), "the host is busy", "nothing will go off by itself");
     assert_eq!(told.load(Ordering::SeqCst), 3, "the round and the host");
+    assert!(dispatcher.arm().await.is_err());
     clock.broken.store(false, Ordering::SeqCst);
     counting.fails.store(false, Ordering::SeqCst);
-    clock.go_off(&dispatcher).await;
+    clock.go_off(&dispatcher).await.unwrap();
     assert_eq!(*counting.next.lock().unwrap(), None, "it worked");
+}
+
+#[tokio::test]
+async fn of_two_that_arm_at_once_the_second_sees_what_the_first_did() {
+    let gate = Gate::new();
+    let counting = Counting { look_gate: Some(gate.clone()), ..Counting::new() };
+    let clock = Clock::default();
+    let dispatcher = alarm_of(&counting, &clock);
+    let triggered = async {
+        gate.arrived().await;
+        counting.due_in(1_000);
+        let opening = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(gate.arrivals(), 1, "the second looks when the first is done");
+            gate.open();
+            gate.arrived().await;
+            gate.open();
+        };
+        tokio::join!(dispatcher.arm(), opening).0
+    };
+    let (first, second) = tokio::join!(dispatcher.arm(), triggered);
+    first.and(second).unwrap();
+    assert_eq!(clock.at(), Some(counting.in_ms(1_000)));
+}
+
+#[tokio::test]
+async fn an_alarm_whose_moment_has_passed_counts_for_nothing() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let dispatcher = alarm_of(&counting, &clock);
+    clock.put(Some(counting.in_ms(0))).unwrap();
+    counting.due_in(60_000);
+    dispatcher.arm().await.unwrap();
+    assert_eq!(clock.at(), Some(counting.in_ms(60_000)));
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use piton::hooks::{Hook, HookRecord, HookStatus, Hooks, Processor};
 use piton::prelude::*;
 use piton::{EngineBuilder, Registration, Span};
-use piton_testing::{Harness, StoreKind, on_every_store};
+use piton_testing::{Access, Harness, StoreKind, on_every_store};
 
 use crate::support::{Gate, Trail, engine_on, eventually, flow, until};
 
@@ -21,6 +21,10 @@ on_every_store!(
     next_wake_at_is_now_or_the_earliest_or_none_and_counts_stuck_hooks,
     a_handler_that_takes_its_time_keeps_its_lease_and_holds_up_nobody,
     a_handler_past_its_timeout_is_dropped_and_retried,
+    a_handler_that_panics_as_it_is_dropped_has_failed,
+    what_is_in_hand_outlives_failures_of_the_store,
+    engine_hooks_are_retried_as_their_namespace_says,
+    old_hooks_are_removed_without_a_runner_too,
     two_processes_share_the_hooks_and_run_none_twice,
     completed_hooks_are_removed_after_a_while_and_failed_ones_are_kept,
     namespaces_are_processed_by_themselves,
@@ -315,6 +319,118 @@ async fn a_handler_past_its_timeout_is_dropped_and_retried(kind: StoreKind) -> R
     let waiting = client.get(&id).await?;
     assert_eq!(waiting.status, HookStatus::Pending);
     assert_eq!(waiting.error.unwrap().name, "HookTimeout");
+    Ok(())
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a handler that cannot be dropped");
+    }
+}
+
+async fn a_handler_that_panics_as_it_is_dropped_has_failed(kind: StoreKind) -> Result<()> {
+    let gate = Gate::new();
+    let door = gate.clone();
+    let hooks = Hooks::new().timeout("5 s").on("hang", move |(): (), _| {
+        let door = door.clone();
+        async move {
+            let _bomb = Bomb;
+            door.pass().await
+        }
+    });
+    let harness = harness_with(kind, hooks).await?;
+    let client = harness.engine().hooks();
+    let id = client.send("hang", &()).retry(Retries::none()).await?;
+    let processor = client.processor().unwrap();
+    let (processed, ()) = tokio::join!(processor.process(), async {
+        gate.arrived().await;
+        harness.advance("5 s");
+    });
+    assert_eq!(processed?, 1);
+    let failed = client.get(&id).await?;
+    assert_eq!(failed.status, HookStatus::Failed);
+    assert_eq!(failed.error.unwrap().name, "HookBrokeOff");
+    Ok(())
+}
+
+async fn what_is_in_hand_outlives_failures_of_the_store(kind: StoreKind) -> Result<()> {
+    let (trail, gate) = (Trail::default(), Gate::new());
+    let (marks, door) = (trail.clone(), gate.clone());
+    let hooks =
+        Hooks::new().lease("1 hour").timeout("1 day").on("greet", move |name: String, _| {
+            let (marks, door) = (marks.clone(), door.clone());
+            async move {
+                door.pass().await?;
+                marks.note(name)
+            }
+        });
+    let harness = harness_with(kind, Hooks::new()).await?;
+    let access = Access::to(harness.store());
+    let no_runner = |builder: EngineBuilder| builder.no_runner().hooks(hooks);
+    let engine = engine_on(Arc::clone(&access) as _, &harness, [], no_runner).await?;
+    let client = engine.hooks();
+    access.fail_hooks(1);
+    assert!(process(&engine).await.is_err(), "nothing is in hand: whoever asked tries again");
+    client.send("greet", "ada").await?;
+    client.send("greet", "bob").await?;
+    let rest = async {
+        gate.arrived().await;
+        gate.arrived().await;
+        access.fail_hooks(3);
+        gate.open();
+        until("one is recorded", async || {
+            harness.advance("100 ms");
+            let done = |hook: &HookRecord| hook.status == HookStatus::Completed;
+            Ok(all(&engine).await?.iter().any(done))
+        })
+        .await?;
+        gate.open();
+        Ok::<_, Error>(())
+    };
+    let (processed, rested) = tokio::join!(process(&engine), rest);
+    rested?;
+    assert_eq!(processed?, 2);
+    assert_eq!(trail.seen().len(), 2);
+    assert!(all(&engine).await?.iter().all(|hook| hook.attempts == 1));
+    Ok(())
+}
+
+async fn engine_hooks_are_retried_as_their_namespace_says(kind: StoreKind) -> Result<()> {
+    let ok = |_, _| std::future::ready(Ok(()));
+    let many = Hooks::named("many").engine_retries(Retries::constant(7, "1 s"));
+    let few = Hooks::named("few").engine_retries(Retries::none());
+    let (many, few) = (many.on_instance_completed(ok), few.on_instance_terminated(ok));
+    let both = move |builder: EngineBuilder| builder.hooks(many.clone()).hooks(few.clone());
+    let harness = Harness::with(kind, [waiter()], both).await?;
+    let waiters = harness.workflow::<(), u32>("waiter")?;
+    waiters.create(()).id("a").await?.send_event("go", &1).await?;
+    waiters.create(()).id("b").await?.terminate().await?;
+    harness.run_to_end().await?;
+    let hooks = all(harness.engine()).await?;
+    let mut attempts: Vec<_> = hooks
+        .iter()
+        .map(|hook| (hook.namespace.to_string(), hook.retries.attempts_max()))
+        .collect();
+    attempts.sort();
+    assert_eq!(attempts, [("few".to_owned(), Some(1)), ("many".to_owned(), Some(8))]);
+    Ok(())
+}
+
+async fn old_hooks_are_removed_without_a_runner_too(kind: StoreKind) -> Result<()> {
+    let trail = Trail::default();
+    let harness = harness_with(kind, Hooks::new()).await?;
+    let hooks = witness(&trail, 0).keep_completed("1 hour");
+    let no_runner = |builder: EngineBuilder| builder.no_runner().hooks(hooks);
+    let engine = engine_on(harness.store(), &harness, [], no_runner).await?;
+    engine.hooks().send("greet", "old").await?;
+    assert_eq!(engine.tick(10).await?.hooks, 1);
+    harness.advance("1 hour");
+    engine.hooks().send("greet", "new").await?;
+    assert_eq!(engine.tick(10).await?.hooks, 1);
+    assert_eq!(all(&engine).await?.len(), 1, "the new one");
     Ok(())
 }
 

@@ -44,12 +44,12 @@ async fn main() -> anyhow::Result<()> {
     let soon = runtime.now().plus(Span::from_millis(30));
     client.send("remind", "stretch").process_at(soon).await?;
     client.send("remind", "drink").await?;
-    dispatcher.arm().await;
+    dispatcher.arm().await?;
     // The host: sleeps until the alarm goes off.
     let goes_off = || alarm.0.lock().expect("nobody panics here").take();
     while let Some(at) = goes_off() {
         runtime.sleep(at.since(runtime.now()).max(Span::ZERO)).await;
-        dispatcher.alarm().await;
+        dispatcher.alarm().await?;
     }
     println!("nothing left to wait for");
     Ok(())

@@ -359,7 +359,7 @@ pub async fn what_the_engine_tells_is_stored_once_and_with_its_cause(stage: Stag
     stage.steer("before", Action::Terminate).await;
     let mut wanted = EngineHooks::default();
     for hook in EngineHook::ALL {
-        wanted.add(hook, app());
+        wanted.add(hook, app(), Retries::default());
     }
     stage.hooks().tell_by_hooks(wanted);
     let key = stage.leased("done").await;

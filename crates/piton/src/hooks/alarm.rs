@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use piton_core::{Span, Timestamp};
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::Processor;
 use super::polling::Report;
@@ -42,8 +43,11 @@ struct Inner<A> {
     processor: Arc<dyn Processor>,
     alarm: A,
     report: Report,
-    /// What this dispatcher has set.
-    armed: Mutex<Option<Timestamp>>,
+    /// What this dispatcher has set. Locked from the look at what is next until the alarm is set for it: of two that
+    /// arm at the same time the second sees what the first has done.
+    armed: AsyncMutex<Option<Timestamp>>,
+    /// What kept the last round from setting the alarm.
+    unarmed: Mutex<Option<String>>,
 }
 
 impl<A: Alarm> AlarmDispatcher<A> {
@@ -68,9 +72,14 @@ impl<A: Alarm> AlarmDispatcher<A> {
         alarm: A,
         report: Report,
     ) -> Self {
-        let armed = Mutex::new(None);
-        let inner =
-            Arc::new(Inner { runtime: Arc::clone(&runtime), processor, alarm, report, armed });
+        let inner = Arc::new(Inner {
+            runtime: Arc::clone(&runtime),
+            processor,
+            alarm,
+            report,
+            armed: AsyncMutex::default(),
+            unarmed: Mutex::default(),
+        });
         let round = {
             let inner = Arc::clone(&inner);
             move || Box::pin(Arc::clone(&inner).round()) as _
@@ -80,72 +89,82 @@ impl<A: Alarm> AlarmDispatcher<A> {
 
     /// The alarm went off: processes what is due, sets the alarm for the next hook, and returns when that is done.
     /// Calls that come while a round is under way share exactly one more.
-    pub async fn alarm(&self) {
-        self.inner.set_armed(None);
-        let _ = self.rounds.ask().await;
+    ///
+    /// # Errors
+    ///
+    /// If the alarm could not be read or set: nothing calls again by itself then, so the host must. Errors of the
+    /// processor are told, and tried again at the next alarm.
+    pub async fn alarm(&self) -> Result<()> {
+        *self.inner.armed.lock().await = None;
+        self.rounds.ask().await.map_err(|_| Error::new("the round broke off"))?;
+        self.inner.unarmed().map_or(Ok(()), |why| Err(Error::new(why)))
     }
 
     /// Sets the alarm for the next hook, if it is not set for an earlier moment: to be called after hooks were
     /// triggered, and at the start.
-    pub async fn arm(&self) {
-        self.inner.arm(None).await;
+    ///
+    /// # Errors
+    ///
+    /// If the alarm could not be read or set: call again.
+    pub async fn arm(&self) -> Result<()> {
+        self.inner.arm(Span::ZERO).await
     }
 }
 
 impl<A: Alarm> Inner<A> {
     async fn round(self: Arc<Self>) {
         let pause = match self.processor.process().await {
-            Ok(_) => None,
+            Ok(_) => Span::ZERO,
             Err(error) => {
                 self.report.error(&error);
-                Some(FAILURE_PAUSE)
+                FAILURE_PAUSE
             }
         };
-        self.arm(pause).await;
+        let unarmed = self.arm(pause).await.err().map(|error| error.to_string());
+        *self.unarmed.lock().unwrap_or_else(PoisonError::into_inner) = unarmed;
     }
 
     /// Sets the alarm for the next hook, not before `pause` has passed.
-    async fn arm(&self, pause: Option<Span>) {
-        let now = self.runtime.now();
-        let earliest = now.plus(pause.unwrap_or(Span::ZERO));
+    async fn arm(&self, pause: Span) -> Result<()> {
+        let mut armed = self.armed.lock().await;
         let next = match self.processor.next_wake_at().await {
             Ok(next) => next,
             Err(error) => {
                 self.report.error(&error);
                 // Nobody knows: look again later, rather than never.
-                Some(now.plus(FAILURE_PAUSE))
+                Some(self.runtime.now().plus(FAILURE_PAUSE))
             }
         };
+        let earliest = self.runtime.now().plus(pause);
         let set = match next {
-            Some(at) => self.set(at.max(earliest)).await,
-            None => self.clear().await,
+            Some(at) => self.set(&mut armed, at.max(earliest)).await,
+            None => self.clear(&mut armed).await,
         };
-        if let Err(error) = set {
-            self.report.error(&error);
-        }
+        set.inspect_err(|error| self.report.error(error))
     }
 
-    async fn set(&self, at: Timestamp) -> Result<()> {
-        if self.alarm.get_alarm().await?.is_some_and(|set| set <= at) {
+    async fn set(&self, armed: &mut Option<Timestamp>, at: Timestamp) -> Result<()> {
+        let now = self.runtime.now();
+        // A moment that has passed is spent: it may never go off again.
+        if self.alarm.get_alarm().await?.is_some_and(|set| now < set && set <= at) {
             return Ok(());
         }
         self.alarm.set_alarm(at).await?;
-        self.set_armed(Some(at));
+        *armed = Some(at);
         Ok(())
     }
 
-    async fn clear(&self) -> Result<()> {
-        let armed = *self.armed.lock().unwrap_or_else(PoisonError::into_inner);
-        if armed.is_none() || self.alarm.get_alarm().await? != armed {
+    async fn clear(&self, armed: &mut Option<Timestamp>) -> Result<()> {
+        if armed.is_none() || self.alarm.get_alarm().await? != *armed {
             return Ok(());
         }
         self.alarm.delete_alarm().await?;
-        self.set_armed(None);
+        *armed = None;
         Ok(())
     }
 
-    fn set_armed(&self, at: Option<Timestamp>) {
-        *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    fn unarmed(&self) -> Option<String> {
+        self.unarmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use piton_core::hook::HookRecord;
-use piton_core::{Code, HookName, HookNamespace, HookStatus, Refusal, Span, Timestamp, limits};
+use piton_core::{Code, HookName, HookNamespace, HookStatus, Refusal, Timestamp, limits};
 use serde::Serialize;
 use ulid::Ulid;
 
+use super::processor::{PRUNE_INTERVAL, log_unpruned, processed_by_all};
 use super::trigger::{Hook, HookTransaction, SendHook, Trigger};
 use super::{HookProcessor, PollingDispatcher, Processor, ProcessorGroup, Registered};
 use crate::client::{Cursor, Page, PageBounds, cursor};
@@ -65,14 +66,23 @@ impl HookShared {
         (!all.is_empty()).then(|| ProcessorGroup::new(all))
     }
 
-    /// Starts no more rounds, and waits until those under way are over.
-    pub(crate) async fn finish(&self) {
+    /// Processes what is due now; how many.
+    pub(crate) async fn tick(&self) -> Result<usize> {
+        processed_by_all(self.processors.iter().map(|processor| processor.tick()).collect()).await
+    }
+
+    /// Starts no more rounds, and takes nothing more in those under way.
+    pub(crate) fn stop(&self) {
         for dispatcher in &self.dispatchers {
             dispatcher.stop();
         }
         for processor in &self.processors {
             processor.stop();
         }
+    }
+
+    /// Waits until the rounds under way are over.
+    pub(crate) async fn finish(&self) {
         for dispatcher in self.dispatchers.iter().filter(|dispatcher| dispatcher.is_busy()) {
             dispatcher.wake().await;
         }
@@ -100,16 +110,11 @@ impl Observer for HookShared {
     }
 }
 
-/// How often completed hooks that are old enough are removed.
-const PRUNE_INTERVAL: Span = Span::from_millis(60_000);
-
 async fn prune_for_ever(hooks: std::sync::Weak<HookShared>) {
     loop {
         let Some(living) = hooks.upgrade() else { return };
         for processor in &living.processors {
-            if let Err(error) = processor.prune().await {
-                tracing::warn!(%error, "completed hooks could not be removed; trying again later");
-            }
+            let _ = processor.prune().await.inspect_err(log_unpruned);
         }
         let pause = living.shared.runtime.sleep(PRUNE_INTERVAL);
         drop(living);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use piton_core::hook::HookRecord;
 use piton_core::{HookName, HookNamespace, Span, Timestamp};
@@ -11,12 +13,19 @@ use tokio::sync::Notify;
 
 use super::client::hook_store;
 use super::registry::Config;
-use super::round::Round;
+use super::round::{Round, TURNS_OF_TICK_MAX};
 use super::{HookHandler, Registered};
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
 use crate::store::{HookWork, PRUNED_MAX};
 use crate::{Error, Result};
+
+/// How often completed hooks that are old enough are removed.
+pub(super) const PRUNE_INTERVAL: Span = Span::from_millis(60_000);
+
+pub(super) fn log_unpruned(error: &Error) {
+    tracing::warn!(%error, "completed hooks could not be removed; trying again later");
+}
 
 /// Something that processes hooks: what dispatchers drive.
 pub trait Processor: Send + Sync + 'static {
@@ -47,13 +56,16 @@ pub(super) struct Inner {
     pub(super) news: Notify,
     /// Takes nothing more.
     pub(super) stopping: AtomicBool,
+    /// When old hooks were last removed, by the monotonic clock.
+    pruned_us: Mutex<Option<u64>>,
 }
 
 impl HookProcessor {
     pub(super) fn new(shared: Arc<Shared>, registered: Registered) -> Self {
         let Registered { namespace, handlers, config } = registered;
         let (news, stopping) = (Notify::new(), AtomicBool::new(false));
-        let inner = Inner { shared, namespace, handlers, config, news, stopping };
+        let pruned_us = Mutex::default();
+        let inner = Inner { shared, namespace, handlers, config, news, stopping, pruned_us };
         Self { inner: Arc::new(inner) }
     }
 
@@ -64,6 +76,23 @@ impl HookProcessor {
     /// A round under way looks for more.
     pub(super) fn look(&self) {
         self.inner.news.notify_one();
+    }
+
+    /// Like [`process`](Processor::process), but comes to an end however fast hooks are triggered.
+    pub(super) fn tick(&self) -> BoxFuture<Result<usize>> {
+        self.round(Some(TURNS_OF_TICK_MAX))
+    }
+
+    fn round(&self, turns_max: Option<usize>) -> BoxFuture<Result<usize>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let processed = Round::new(Arc::clone(&inner)).run(turns_max).await?;
+            // Where nothing runs in the background nobody else does.
+            if processed > 0 && inner.is_to_prune() {
+                let _ = inner.prune().await.inspect_err(log_unpruned);
+            }
+            Ok(processed)
+        })
     }
 
     /// Takes nothing more; what is in hand is finished.
@@ -77,16 +106,7 @@ impl HookProcessor {
     ///
     /// If the store cannot be used.
     pub async fn prune(&self) -> Result<usize> {
-        let mut removed = 0;
-        loop {
-            let mut work = self.inner.work();
-            work.prune = Some(self.inner.config.keep_completed);
-            let worked = hook_store(&self.inner.shared)?.work_hooks(work).await?;
-            removed += worked.pruned;
-            if worked.pruned < PRUNED_MAX {
-                return Ok(removed);
-            }
-        }
+        self.inner.prune().await
     }
 }
 
@@ -97,6 +117,29 @@ impl Inner {
         let mut work = HookWork::new(owner, self.namespace.clone(), self.config.lease);
         work.forget_completed = self.config.keep_completed <= Span::ZERO;
         work
+    }
+
+    /// Whether the last time is a while ago.
+    fn is_to_prune(&self) -> bool {
+        let now_us = self.shared.runtime.monotonic_us();
+        let interval_us = PRUNE_INTERVAL.as_millis().unsigned_abs() * 1_000;
+        let pruned_us = *self.pruned_us.lock().unwrap_or_else(PoisonError::into_inner);
+        pruned_us.is_none_or(|before| now_us.saturating_sub(before) >= interval_us)
+    }
+
+    async fn prune(&self) -> Result<usize> {
+        let now_us = self.shared.runtime.monotonic_us();
+        *self.pruned_us.lock().unwrap_or_else(PoisonError::into_inner) = Some(now_us);
+        let mut removed = 0;
+        loop {
+            let mut work = self.work();
+            work.prune = Some(self.config.keep_completed);
+            let worked = hook_store(&self.shared)?.work_hooks(work).await?;
+            removed += worked.pruned;
+            if worked.pruned < PRUNED_MAX {
+                return Ok(removed);
+            }
+        }
     }
 
     /// What runs for a hook.
@@ -115,8 +158,7 @@ impl Processor for HookProcessor {
     }
 
     fn process(&self) -> BoxFuture<Result<usize>> {
-        let inner = Arc::clone(&self.inner);
-        Box::pin(async move { Round::new(inner).run().await })
+        self.round(None)
     }
 
     fn next_wake_at(&self) -> BoxFuture<Result<Option<Timestamp>>> {
@@ -161,38 +203,50 @@ impl Processor for ProcessorGroup {
     /// The first error, if there is one, after all have done what they could.
     fn process(&self) -> BoxFuture<Result<usize>> {
         let all: Vec<_> = self.processors.iter().map(|processor| processor.process()).collect();
-        Box::pin(async move {
-            let mut processed = 0;
-            let mut failed = None;
-            for one in all {
-                match one.await {
-                    Ok(count) => processed += count,
-                    Err(error) => drop(failed.get_or_insert(error)),
-                }
-            }
-            failed.map_or(Ok(processed), Err)
-        })
+        Box::pin(processed_by_all(all))
     }
 
-    /// The earliest of all. One that cannot tell does not hide the others.
+    /// The earliest of all. If one cannot tell, nobody knows.
     fn next_wake_at(&self) -> BoxFuture<Result<Option<Timestamp>>> {
         let all: Vec<_> =
             self.processors.iter().map(|processor| processor.next_wake_at()).collect();
         Box::pin(async move {
             let mut next: Option<Timestamp> = None;
-            let mut failed = None;
-            for one in all {
-                match one.await {
-                    Ok(at) => next = [next, at].into_iter().flatten().min(),
-                    Err(error) => drop(failed.get_or_insert(error)),
-                }
+            for one in side_by_side(all).await {
+                next = [next, one?].into_iter().flatten().min();
             }
-            match (next, failed) {
-                (None, Some(error)) => Err(error),
-                (next, _) => Ok(next),
-            }
+            Ok(next)
         })
     }
+}
+
+/// Lets them run side by side. The first error, if there is one, after all have done what they could.
+pub(super) async fn processed_by_all(all: Vec<BoxFuture<Result<usize>>>) -> Result<usize> {
+    let mut processed = 0;
+    let mut failed = None;
+    for one in side_by_side(all).await {
+        match one {
+            Ok(count) => processed += count,
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    }
+    failed.map_or(Ok(processed), Err)
+}
+
+/// Polls them together until each has ended.
+async fn side_by_side<T>(mut running: Vec<BoxFuture<T>>) -> Vec<T> {
+    let mut ended: Vec<Option<T>> = running.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (one, ended) in running.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none())
+        {
+            if let Poll::Ready(value) = one.as_mut().poll(context) {
+                *ended = Some(value);
+            }
+        }
+        if ended.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    ended.into_iter().flatten().collect()
 }
 
 impl fmt::Debug for ProcessorGroup {

@@ -53,7 +53,10 @@ pub(crate) struct Config {
     pub(crate) engine_retries: Retries,
 }
 
-/// The longest lease; a store looks that far ahead for hooks of a process that died.
+/// How many handlers of a namespace run at the same time at most.
+const CONCURRENCY_MAX: usize = 10_000;
+
+/// The longest lease.
 const LEASE_MAX: Span = Span::from_millis(60 * 60 * 1_000);
 
 impl Hooks {
@@ -156,7 +159,7 @@ impl Hooks {
         self.handler(hook.as_str(), handler)
     }
 
-    /// What happens when a handler of the engine's own hooks fails. Default: 5 retries, 10 seconds, exponential.
+    /// What happens when a handler of the engine's own hooks in this namespace fails. Default: 5 retries, 10 seconds, exponential.
     pub fn engine_retries(mut self, retries: Retries) -> Self {
         if let Err(refusal) = retries.check() {
             self.wrong.get_or_insert(refusal);
@@ -165,7 +168,7 @@ impl Hooks {
         self
     }
 
-    /// How many handlers of this namespace run at the same time in one process. Default 256.
+    /// How many handlers of this namespace run at the same time in one process. Default 256, at most 10,000.
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.config.concurrency = handlers;
         self
@@ -237,8 +240,7 @@ pub(crate) fn register(all: Vec<Hooks>, limits: &Limits) -> Result<(Vec<Register
                 let name = hook.as_str();
                 return refuse(format!("{name} is registered twice; one handler can tell others"));
             }
-            engine_hooks.add(hook, checked.namespace.clone());
-            engine_hooks.set_retries(retries.clone());
+            engine_hooks.add(hook, checked.namespace.clone(), retries.clone());
         }
         registered.push(checked);
     }
@@ -256,6 +258,12 @@ fn check(hooks: Hooks, limits: &Limits) -> Result<Registered> {
     let config = hooks.config;
     if config.concurrency == 0 {
         return refuse("hooks with a concurrency of 0 run nothing".to_owned());
+    }
+    if config.concurrency > CONCURRENCY_MAX {
+        let concurrency = config.concurrency;
+        return refuse(format!(
+            "hooks with a concurrency of {concurrency}: the most is {CONCURRENCY_MAX}"
+        ));
     }
     let lease = config.lease;
     if lease < Span::from_millis(1_000) || lease > LEASE_MAX {

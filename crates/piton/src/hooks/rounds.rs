@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::round::unpanicked;
 use crate::runtime::{BoxFuture, Runtime, TaskOwner};
 
 /// What a round does.
@@ -31,8 +32,8 @@ impl Rounds {
         Self { runtime, round, state: Arc::default() }
     }
 
-    /// Asks for a round that begins after this call. What is returned is answered when it is over, and fails if the
-    /// rounds are stopped before.
+    /// Asks for a round that begins after this call. What is returned is answered when it is over, and fails if
+    /// that panics, or is stopped before.
     pub(super) fn ask(&self) -> oneshot::Receiver<()> {
         let (told, over) = oneshot::channel();
         let mut state = lock(&self.state);
@@ -71,7 +72,15 @@ async fn run(round: Round, state: Arc<Mutex<State>>) {
             }
             std::mem::take(&mut state.asked)
         };
-        round().await;
+        let begun = async {
+            round().await;
+            Ok(())
+        };
+        // One that panics is over as well; whoever asked for it hears nothing but its end.
+        if let Err(error) = unpanicked(begun).await {
+            tracing::error!(%error, "a round of hooks panicked");
+            continue;
+        }
         for told in asked {
             let _ = told.send(());
         }

@@ -133,19 +133,13 @@ pub struct HookQuery {
 /// Which news of the engine is told by hooks, in which namespace, and how often a failed one is retried.
 #[derive(Clone, Debug, Default)]
 pub struct EngineHooks {
-    wanted: [Option<HookNamespace>; EngineHook::ALL.len()],
-    retries: Retries,
+    wanted: [Option<(HookNamespace, Retries)>; EngineHook::ALL.len()],
 }
 
 impl EngineHooks {
-    /// Also tell of this, in this namespace.
-    pub fn add(&mut self, hook: EngineHook, namespace: HookNamespace) {
-        self.wanted[hook as usize] = Some(namespace);
-    }
-
-    /// How often hooks of the engine are retried.
-    pub fn set_retries(&mut self, retries: Retries) {
-        self.retries = retries;
+    /// Also tell of this, in this namespace, and retry like this.
+    pub fn add(&mut self, hook: EngineHook, namespace: HookNamespace, retries: Retries) {
+        self.wanted[hook as usize] = Some((namespace, retries));
     }
 
     /// Whether anything is told at all.
@@ -166,14 +160,14 @@ impl EngineHooks {
         id: &InstanceId,
         ids: &Ids,
     ) -> Option<NewHook> {
-        let namespace = self.wanted[news.hook as usize].clone()?;
+        let (namespace, retries) = self.wanted[news.hook as usize].clone()?;
         Some(NewHook {
             id: ids.next("hook"),
             namespace,
             name: HookName::from_stored(news.hook.as_str()),
             payload: payload(news, workflow, id),
             process_at: news.enqueued.map(|(_, at)| at),
-            retries: self.retries.clone(),
+            retries,
         })
     }
 }

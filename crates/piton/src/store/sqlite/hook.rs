@@ -19,9 +19,6 @@ use crate::store::{HookQuery, HookWork, HooksWorked, PRUNED_MAX, StoreError, TAK
 
 const TABLE: &str = "piton_hook";
 
-/// The longest lease: how far ahead leases of a process that is gone are looked for.
-const LEASE_MAX: Span = Span::from_millis(60 * 60 * 1_000);
-
 macro_rules! select_hook {
     ($index:literal) => {
         concat!(
@@ -82,9 +79,10 @@ pub(super) const HOOK_NEXT_NAMESPACE: &str = "\
     SELECT namespace FROM piton_hook INDEXED BY piton_hook_due
     WHERE namespace > ?1 AND due_at IS NOT NULL ORDER BY namespace LIMIT 1";
 
+/// However far ahead: the clock may have been set back since.
 pub(super) const HOOK_RELEASE: &str = "\
     UPDATE piton_hook INDEXED BY piton_hook_due SET due_at = ?2
-    WHERE namespace = ?1 AND due_at > ?2 AND due_at <= ?3 AND status = 'processing'";
+    WHERE namespace = ?1 AND due_at > ?2 AND status = 'processing'";
 
 macro_rules! page {
     ($index:literal, $status:literal) => {
@@ -289,10 +287,10 @@ pub(super) fn retry(batch: &mut Batch<'_, '_>, id: &str) -> Outcome<HookRecord> 
 
 /// Lets go of every hook in hand: the lock file proves that whoever held them is gone. Their attempts count.
 pub(super) fn release_all(batch: &mut Batch<'_, '_>) -> Outcome<()> {
-    let (now, until) = (batch.now.as_millis(), batch.now.plus(LEASE_MAX).as_millis());
+    let now = batch.now.as_millis();
     let mut namespace = String::new();
     while let Some(next) = next_namespace(batch.db, &namespace)? {
-        batch.db.execute(HOOK_RELEASE, params![next, now, until])?;
+        batch.db.execute(HOOK_RELEASE, params![next, now])?;
         namespace = next;
     }
     Ok(())
