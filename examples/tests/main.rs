@@ -2,6 +2,7 @@
 
 mod kill_nine;
 mod many_workers;
+mod outbox;
 mod readme;
 
 use std::path::Path;
@@ -88,6 +89,12 @@ fn a_row_of_the_users_is_there_exactly_if_its_step_is() {
             "10 transfers, bob has 700 cents",
         ],
     );
+}
+
+#[test]
+fn a_host_with_one_alarm_processes_its_hooks_in_time() {
+    let printed = printed(env!("CARGO_BIN_EXE_hooks_by_alarm"));
+    assert_lines(&printed, &["reminder: drink", "reminder: stretch", "nothing left to wait for"]);
 }
 
 #[test]

@@ -264,7 +264,9 @@ impl Claims {
         let known = self.0.get(&(body.id.clone(), body.run));
         let before = || known.into_iter().flatten().filter(|claim| claim.at_ms <= body.at_ms);
         let own = before().filter(|claim| claim.process == body.process).map(|claim| claim.epoch);
-        before().map(|claim| claim.epoch).max() > own.max()
+        // A process that is not known to have claimed the run is excused from nothing.
+        let own = own.max();
+        own.is_some() && before().map(|claim| claim.epoch).max() > own
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod event;
+mod hooks;
 mod http;
 mod latency;
 mod postgres;
@@ -41,6 +42,7 @@ pub(crate) enum Workload {
     AtRest,
     HttpCreate,
     Workers,
+    Hooks,
 }
 
 impl Workload {
@@ -55,6 +57,7 @@ impl Workload {
             Workload::AtRest => "at_rest_1m",
             Workload::HttpCreate => "http_create",
             Workload::Workers => "workers_1_to_4",
+            Workload::Hooks => "hooks",
         }
     }
 
@@ -71,6 +74,9 @@ impl Workload {
                 "instances created over 64 connections, against an empty handler"
             }
             Workload::Workers => "10-step workflows, 1, 2 and 4 worker processes, PostgreSQL only",
+            Workload::Hooks => {
+                "hooks triggered and processed, against bare inserts; and how soon one runs"
+            }
         }
     }
 
@@ -82,7 +88,7 @@ impl Workload {
             | Workload::Latency
             | Workload::EventToStep
             | Workload::Workers => true,
-            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => false,
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate | Workload::Hooks => false,
         }
     }
 
@@ -103,7 +109,7 @@ impl Workload {
             Workload::Latency => postgres::latency(bench, server, self.name()).await,
             Workload::EventToStep => postgres::event(bench, server, self.name()).await,
             Workload::Workers => workers::measure(bench, server, self.name()).await,
-            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate => {
+            Workload::Sleepers | Workload::AtRest | Workload::HttpCreate | Workload::Hooks => {
                 anyhow::bail!("{} is not measured on PostgreSQL", self.name())
             }
         }
@@ -120,6 +126,7 @@ impl Workload {
             Workload::AtRest => at_rest::measure(bench, self.name()).await,
             Workload::HttpCreate => http::measure(bench, self.name()).await,
             Workload::Workers => anyhow::bail!("{} is not measured on SQLite", self.name()),
+            Workload::Hooks => hooks::measure(bench, self.name()).await,
         }
     }
 }
@@ -135,6 +142,7 @@ impl ValueEnum for Workload {
             Workload::AtRest,
             Workload::HttpCreate,
             Workload::Workers,
+            Workload::Hooks,
         ]
     }
 

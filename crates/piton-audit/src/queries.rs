@@ -35,6 +35,7 @@ pub(crate) const COUNTS: &[(&str, &str)] = &[
     ("steps", "SELECT count(*) FROM piton_step"),
     ("events", "SELECT count(*) FROM piton_event"),
     ("log lines", "SELECT count(*) FROM piton_log"),
+    ("hooks", "SELECT count(*) FROM piton_hook"),
 ];
 
 const QUERIES: &[Query] = &[
@@ -212,6 +213,32 @@ const QUERIES: &[Query] = &[
               GROUP BY instance_key, run_number, seq HAVING count(*) > 1",
     },
     Query {
+        invariant: "I16",
+        rule: "a hook that is not finished has a moment at which it can be taken, and a finished one has none",
+        sql: "SELECT id || ' is ' || status FROM piton_hook
+              WHERE (status IN ('pending', 'processing')) <> (due_at IS NOT NULL)",
+    },
+    Query {
+        invariant: "I16",
+        rule: "a hook in hand was taken under an epoch, and nobody holds another",
+        sql: "SELECT id || ' is ' || status || ', epoch ' || epoch FROM piton_hook
+              WHERE (status = 'processing' AND (epoch < 1 OR attempts < 1 OR lease_owner IS NULL))
+                 OR (status <> 'processing' AND lease_owner IS NOT NULL)",
+    },
+    Query {
+        invariant: "I16",
+        rule: "a completed hook was tried and has no error, and a failed one says why",
+        sql: "SELECT id || ' is ' || status FROM piton_hook
+              WHERE (status = 'completed' AND (attempts < 1 OR error IS NOT NULL))
+                 OR (status = 'failed' AND error IS NULL)",
+    },
+    Query {
+        invariant: "I16",
+        rule: "a hook that waits has an attempt left",
+        sql: "SELECT id || ' has ' || attempts || ' of ' || attempts_max FROM piton_hook
+              WHERE status = 'pending' AND attempts_max IS NOT NULL AND attempts >= attempts_max",
+    },
+    Query {
         invariant: "I18",
         rule: "statuses, types and states are words that exist",
         sql: "SELECT 'instance ' || key || ' is ' || status FROM piton_instance
@@ -220,7 +247,9 @@ const QUERIES: &[Query] = &[
               WHERE state NOT IN ('pending', 'leased', 'held', 'suspect') OR kind NOT IN ('run', 'resume', 'retry', 'wake')
               UNION ALL SELECT 'instance ' || instance_key || ': ' || name || ' is ' || status || ' ' || type FROM piton_step
               WHERE status NOT IN ('pending', 'waiting', 'completed', 'errored')
-                 OR type NOT IN ('do', 'sleep', 'waitForEvent')",
+                 OR type NOT IN ('do', 'sleep', 'waitForEvent')
+              UNION ALL SELECT id || ' is ' || status FROM piton_hook
+              WHERE status NOT IN ('pending', 'processing', 'completed', 'failed')",
     },
 ];
 

@@ -49,7 +49,15 @@ const HEALTHY: &str = "
         (2, 0, 1, 'evt_3', 'declined', 22, NULL, NULL, '1');
     INSERT INTO piton_log (instance_key, run_number, seq, id, level, category, is_replay, created_at, message) VALUES
         (1, 1, 1, 'log_1', 'info', 'system', false, 11, 'claimed'),
-        (1, 1, 2, 'log_2', 'info', 'user', false, 12, 'charged');";
+        (1, 1, 2, 'log_2', 'info', 'user', false, 12, 'charged');
+    INSERT INTO piton_hook
+        (id, namespace, name, status, attempts, attempts_max, retry_delay_ms, retry_backoff, due_at, epoch, lease_owner,
+         created_at, updated_at, payload, error)
+    VALUES
+        ('hook_1', 'app', 'paid', 'pending', 1, 2, 10, 'constant', 90, 1, NULL, 10, 20, '1', '{}'),
+        ('hook_2', 'app', 'paid', 'processing', 2, 1, 10, 'constant', 90, 2, 'me', 10, 20, '1', NULL),
+        ('hook_3', 'app', 'paid', 'completed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', NULL),
+        ('hook_4', 'app', 'paid', 'failed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', '{}');";
 
 fn database(damage: &str) -> (TempDir, PathBuf) {
     let directory = TempDir::new().expect("a directory");
@@ -96,7 +104,7 @@ fn check_postgres(damage: &str, broken: &[&str]) {
 fn check_report(report: &Report, damage: &str, broken: &[&str]) {
     let found: Vec<&str> = report.findings.iter().map(|finding| finding.invariant).collect();
     assert_eq!(found, broken, "{damage}\n{report}");
-    assert_eq!(report.questions, 24);
+    assert_eq!(report.questions, 28);
 }
 
 fn execute(url: &str, sql: String) {
@@ -138,6 +146,13 @@ fn each_damage_is_found_as_what_it_is() {
     check("UPDATE piton_step SET next_retry_at = 7 WHERE name = 'charge'", &["I11"]);
     check("UPDATE piton_log SET run_number = 2", &["I12"]);
     check("UPDATE piton_step SET seq = 1 WHERE name = 'nap' AND instance_key = 1", &["I15"]);
+    check("UPDATE piton_hook SET due_at = NULL WHERE id = 'hook_1'", &["I16"]);
+    check("UPDATE piton_hook SET due_at = 90 WHERE id = 'hook_4'", &["I16"]);
+    check("UPDATE piton_hook SET lease_owner = NULL WHERE id = 'hook_2'", &["I16"]);
+    check("UPDATE piton_hook SET lease_owner = 'me' WHERE id = 'hook_3'", &["I16"]);
+    check("UPDATE piton_hook SET attempts = 0 WHERE id = 'hook_3'", &["I16"]);
+    check("UPDATE piton_hook SET error = NULL WHERE id = 'hook_4'", &["I16"]);
+    check("UPDATE piton_hook SET attempts = 2 WHERE id = 'hook_1'", &["I16"]);
     check("UPDATE piton_step SET status = 'lost' WHERE name = 'old'", &["I18"]);
 }
 

@@ -142,6 +142,32 @@ pub(crate) struct HistoryPage {
     pub(crate) logs_has_next_page: bool,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Hook {
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) status: String,
+    pub(crate) attempts: u32,
+    /// `None` is no limit.
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) payload: Box<RawValue>,
+    pub(crate) created_at: Moment,
+    pub(crate) updated_at: Moment,
+    pub(crate) last_attempt_at: Option<Moment>,
+    pub(crate) due_at: Option<Moment>,
+    pub(crate) error: Option<Problem>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Hooks {
+    pub(crate) hooks: Vec<Hook>,
+    pub(crate) cursor: Option<String>,
+    pub(crate) has_next_page: bool,
+}
+
 /// An answer that says nothing but that it is done.
 #[derive(Deserialize)]
 pub(crate) struct Done {}
@@ -217,5 +243,17 @@ impl Client {
 
     pub(crate) fn send_event(&self, target: &Target, body: &str, key: &str) -> Result<Done> {
         self.post(&format!("{}/events", instance_path(target)?), body, Some(key))
+    }
+
+    pub(crate) fn hooks(&self, query: Query) -> Result<Hooks> {
+        self.get(&format!("/_hooks{}", query.0))
+    }
+
+    pub(crate) fn hook(&self, id: &str) -> Result<Hook> {
+        self.get(&format!("/_hooks/{}", part("id", id)?))
+    }
+
+    pub(crate) fn retry_hook(&self, id: &str) -> Result<Hook> {
+        self.post(&format!("/_hooks/{}/retry", part("id", id)?), "{}", None)
     }
 }

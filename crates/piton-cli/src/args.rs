@@ -67,6 +67,9 @@ pub(crate) enum Command {
     /// See and steer instances
     #[command(subcommand, visible_alias = "i", after_help = help::INSTANCES, arg_required_else_help = true)]
     Instances(InstancesCommand),
+    /// See and retry hooks
+    #[command(subcommand, after_help = help::HOOKS, arg_required_else_help = true)]
+    Hooks(HooksCommand),
     /// Print completions for a shell
     #[command(after_help = help::COMPLETIONS)]
     Completions {
@@ -126,6 +129,55 @@ pub(crate) enum InstancesCommand {
     /// End an instance
     #[command(after_help = help::TERMINATE)]
     Terminate(Target),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HooksCommand {
+    /// List hooks, with what each waits for or came to
+    #[command(visible_alias = "ls", after_help = help::HOOKS_LIST)]
+    List(HooksListArgs),
+    /// Show one hook: status, attempts, times, the last error
+    #[command(after_help = help::HOOKS_GET)]
+    Get(HookGetArgs),
+    /// Let a failed hook be processed again, or a pending one at once
+    #[command(after_help = help::HOOKS_RETRY)]
+    Retry(HookArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HooksListArgs {
+    /// Only of this namespace
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Only of this name, such as user.created
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Only with this status
+    #[arg(short, long, value_parser = PossibleValuesParser::new(["pending", "processing", "completed", "failed"]))]
+    pub(crate) status: Option<String>,
+    /// At most so many
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// All there are
+    #[arg(short, long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+}
+
+/// Which hook.
+#[derive(Debug, Args)]
+pub(crate) struct HookArgs {
+    /// The id of the hook
+    #[arg(short, long, value_name = "ID")]
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HookGetArgs {
+    #[command(flatten)]
+    pub(crate) hook: HookArgs,
+    /// With its payload, whole
+    #[arg(short, long)]
+    pub(crate) full: bool,
 }
 
 /// Which instance.
@@ -304,6 +356,10 @@ mod tests {
             help::RESTART,
             help::TERMINATE,
             help::SEND_EVENT,
+            help::HOOKS,
+            help::HOOKS_LIST,
+            help::HOOKS_GET,
+            help::HOOKS_RETRY,
         ];
         let examples =
             all.iter().flat_map(|text| text.lines()).filter(|l| l.starts_with("  piton "));

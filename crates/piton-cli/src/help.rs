@@ -14,6 +14,9 @@ The command tree:
   piton instances pause, resume      stop it for a while, and let it go on
   piton instances restart            run it again from the start, with the same params
   piton instances terminate          end it
+  piton hooks list                   which hooks there are: callbacks that run after a commit
+  piton hooks get                    one hook: status, attempts, times, the last error
+  piton hooks retry                  let a failed one be processed again
   piton completions, piton man       for your shell and for man
 
 A first round, with the demo server (`cargo run --release` in Piton's repository, in another terminal):
@@ -191,6 +194,42 @@ Examples:
   piton instances send-event -w order -i order-1 -t approved --payload '{\"by\": \"Ada\"}'
   piton instances send-event -w order -i order-1 -t approved --payload @approval.json
   piton instances send-event -w order -i order-1 -t cancelled";
+
+pub(crate) const HOOKS: &str = "\
+A hook is a callback that was stored with a transaction and runs after it. It is addressed by its id.
+
+Statuses:
+  pending      waits for its time, or to be tried again
+  processing   somebody has it in hand
+  completed    its handler has returned
+  failed       its attempts are used up; `get` says why, `retry` starts anew
+
+Examples:
+  piton hooks list --status failed
+  piton hooks get -i hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8
+  piton hooks retry -i hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8";
+
+pub(crate) const HOOKS_LIST: &str = "\
+Prints a table: id, name, status, tries (2/6: the second of at most six), when it was created, and what it waits for or came
+to; newest first.
+
+Examples:
+  piton hooks list                                     the newest 25
+  piton hooks list --status failed --all
+  piton hooks list --name user.created --status pending";
+
+pub(crate) const HOOKS_GET: &str = "\
+Prints the status, how often it was tried, the last error and its times. --full adds the payload.
+
+Examples:
+  piton hooks get -i hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8
+  piton hooks get -i hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8 --full";
+
+pub(crate) const HOOKS_RETRY: &str = "\
+A failed hook starts anew with all its attempts and the same idempotency key; a pending one need not wait any longer.
+
+Examples:
+  piton hooks retry -i hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8";
 
 pub(crate) const COMPLETIONS: &str = "\
 Examples:

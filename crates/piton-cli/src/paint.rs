@@ -43,9 +43,9 @@ impl Paint {
     fn colour(status: &str) -> &'static str {
         match status.trim() {
             "complete" | "completed" => "32",
-            "errored" | "error" => "31",
+            "errored" | "error" | "failed" => "31",
             "terminated" | "paused" | "warn" => "33",
-            "active" | "waiting" | "running" => "36",
+            "active" | "waiting" | "running" | "pending" | "processing" => "36",
             _ => "",
         }
     }

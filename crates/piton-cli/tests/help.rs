@@ -2,7 +2,7 @@
 
 use crate::support::{assert_snapshot, piton, run};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 21] = [
     "",
     "workflows",
     "workflows list",
@@ -19,6 +19,10 @@ const COMMANDS: [&str; 17] = [
     "instances resume",
     "instances restart",
     "instances terminate",
+    "hooks",
+    "hooks list",
+    "hooks get",
+    "hooks retry",
     "completions",
 ];
 

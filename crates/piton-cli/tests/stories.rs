@@ -6,6 +6,7 @@ on_both_stores!(
     an_order_from_creation_to_history,
     steering_an_instance,
     a_failure_and_why,
+    a_hook_and_what_became_of_it,
     refusals_say_what_to_do_next,
     all_pages_are_listed,
     params_come_from_files_and_long_histories_are_whole_with_all,
@@ -115,6 +116,24 @@ fn a_failure_and_why(database: Database) {
             "instances logs -w playground -i try-1 --log-category nobody",
         ]),
     );
+}
+
+fn a_hook_and_what_became_of_it(database: Database) {
+    let server = Server::start(database);
+    let empty = server.transcript(&["hooks list", "hooks list --status failed"]);
+    let ops = r#"{"ops": [{"op": "throw", "message": "no way"}]}"#;
+    server.run(&["-q", "i", "create", "-w", "playground", "-i", "try-1", "-p", ops]);
+    let told = server.until(&["hooks", "list", "--status", "completed"], "on_instance_errored");
+    let id = told.stdout.lines().nth(1).and_then(|line| line.split_whitespace().next());
+    let id = id.expect("an id").to_owned();
+    let seen = server.transcript(&[
+        "hooks list",
+        &format!("hooks get -i {id}"),
+        &format!("hooks get -i {id} --full"),
+        &format!("hooks retry -i {id}"),
+        "hooks get -i hook_none",
+    ]);
+    check("hooks", &(empty + &seen).replace(&id, "HOOK"));
 }
 
 fn refusals_say_what_to_do_next(database: Database) {

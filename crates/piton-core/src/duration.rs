@@ -15,30 +15,57 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A length of time in milliseconds; negative ones lie in the past.
+///
+/// ```
+/// use piton_core::Span;
+/// assert!(Span::literal("90 minutes") < Span::literal("2 hours"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Span(i64);
 
 impl Span {
     /// No time at all.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Span::ZERO.as_millis(), 0);
+    /// ```
     pub const ZERO: Span = Span(0);
 
     /// A span of `ms` milliseconds.
+    ///
+    /// ```
+    /// use piton_core::Span;
+    /// assert_eq!(Span::from_millis(1_500), Span::literal("1.5 seconds"));
+    /// ```
     pub const fn from_millis(ms: i64) -> Self {
         Self(ms)
     }
 
     /// A span of `days` days of 24 hours.
+    ///
+    /// ```
+    /// use piton_core::Span;
+    /// assert_eq!(Span::from_days(14), Span::literal("2 weeks"));
+    /// ```
     pub const fn from_days(days: i64) -> Self {
         Self(days.saturating_mul(86_400_000))
     }
 
     /// The length in milliseconds.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Span::literal("1.5h").as_millis(), 5_400_000);
+    /// ```
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
     /// Parses `text`, or fails to compile when used in a `const`.
+    ///
+    /// ```
+    /// const PATIENCE: piton_core::Span = piton_core::Span::literal("90 minutes");
+    /// ```
     ///
     /// # Panics
     ///
@@ -51,6 +78,12 @@ impl Span {
     }
 
     /// Parses a duration: an optional sign, a decimal number, and a unit (none means milliseconds).
+    ///
+    /// ```
+    /// use piton_core::Span;
+    /// assert_eq!(Span::parse("250ms"), Ok(Span::from_millis(250)));
+    /// assert!(Span::parse("a while").is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -116,6 +149,12 @@ pub enum ParseError {
 }
 
 /// A duration that cannot be understood, with the text as it was written.
+///
+/// ```
+/// use piton_core::IntoSpan;
+/// let error = "a while".into_span().unwrap_err();
+/// println!("{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration {text:?}: {reason}; write it like \"10 seconds\", \"1.5h\" or \"250ms\"")]
 pub struct DurationError {
@@ -137,6 +176,14 @@ pub struct DurationError {
 /// ```
 pub trait IntoSpan {
     /// The span that was meant.
+    ///
+    /// ```
+    /// use piton_core::{IntoSpan, Span};
+    /// let minute = Ok(Span::literal("1 minute"));
+    /// assert_eq!("1 minute".into_span(), minute);
+    /// assert_eq!(60_000_i64.into_span(), minute);
+    /// assert_eq!(std::time::Duration::from_secs(60).into_span(), minute);
+    /// ```
     ///
     /// # Errors
     ///

@@ -9,26 +9,50 @@ use serde_json::value::RawValue;
 /// A JSON document, kept as the text it is stored as and shared cheaply.
 ///
 /// The engine never looks into it. Whoever makes one vouches that the text is valid JSON.
+///
+/// ```
+/// use piton_core::Json;
+/// let json: Json = serde_json::from_str("{\"cents\": 125}")?;
+/// assert_eq!(json.as_str(), "{\"cents\": 125}", "as it was written");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Json(Arc<str>);
 
 impl Json {
     /// Wraps text that is known to be valid JSON.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Json::from_valid_text("[1]").as_str(), "[1]");
+    /// ```
     pub fn from_valid_text(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
     /// The document `null`.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Json::null().as_str(), "null");
+    /// ```
     pub fn null() -> Self {
         Self(Arc::from("null"))
     }
 
     /// The text of the document.
+    ///
+    /// ```
+    /// let json = piton_core::Json::from_valid_text("7");
+    /// assert_eq!(json.as_str().parse(), Ok(7));
+    /// ```
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// How many bytes the text has: what payload limits count.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Json::null().len_bytes(), 4);
+    /// ```
     pub fn len_bytes(&self) -> usize {
         self.0.len()
     }

@@ -9,6 +9,7 @@
 //!
 //! - [`boundary`]: what happens when a step becomes completed, waiting or errored; who is fenced.
 //! - [`claim`]: which task runs next, when an instance is quarantined.
+//! - [`hook`]: what becomes of a hook that is claimed, done, failed or retried.
 //! - [`lifecycle`]: pause, resume, terminate, restart, and the arrival of an event.
 //! - [`record`]: the rows, as plain data.
 //! - [`name`], [`limits`], [`duration`], [`retry`]: what users write, checked once at the edge.
@@ -16,6 +17,7 @@
 pub mod boundary;
 pub mod claim;
 pub mod duration;
+pub mod hook;
 pub mod json;
 pub mod lifecycle;
 pub mod limits;
@@ -32,8 +34,8 @@ pub mod time;
 pub use duration::{DurationError, IntoSpan, Span};
 pub use json::Json;
 pub use limits::Limits;
-pub use name::{EventType, InstanceId, StepName, WorkflowName};
+pub use name::{EventType, HookName, HookNamespace, InstanceId, StepName, WorkflowName};
 pub use refusal::{Code, Issue, Refusal};
 pub use retry::{Backoff, Retries, RetryLimit};
-pub use status::{InstanceStatus, LogLevel, StepStatus, StepType, TaskKind, TaskState};
+pub use status::{HookStatus, InstanceStatus, LogLevel, StepStatus, StepType, TaskKind, TaskState};
 pub use time::Timestamp;

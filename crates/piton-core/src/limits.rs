@@ -19,7 +19,9 @@ pub struct Limits {
     pub event_type_bytes_max: usize,
     /// Bytes of a step name after trimming. Default 256.
     pub step_name_bytes_max: usize,
-    /// Bytes of JSON of params, a step's result, an event's payload, an output or a log line's data.
+    /// Bytes of the name or the namespace of a hook. Default 100.
+    pub hook_name_bytes_max: usize,
+    /// Bytes of JSON of params, a step's result, an event's or a hook's payload, an output or a log line's data.
     /// Default 1 MiB. Larger data belongs elsewhere: return a reference to it.
     pub payload_bytes_max: usize,
     /// Bytes of a log message; a longer one is cut. Default 2048.
@@ -54,6 +56,7 @@ impl Default for Limits {
             instance_id_bytes_max: 100,
             event_type_bytes_max: 100,
             step_name_bytes_max: 256,
+            hook_name_bytes_max: 100,
             payload_bytes_max: 1024 * 1024,
             log_message_bytes_max: 2048,
             log_category_bytes_max: 64,

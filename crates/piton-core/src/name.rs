@@ -1,4 +1,4 @@
-//! Names, parsed once at the edge: workflow names, instance ids, event types and step names.
+//! Names, parsed once at the edge: of workflows, instances, events, steps and hooks.
 //!
 //! A value of one of these types is valid; nothing behind the edge checks again.
 
@@ -63,8 +63,23 @@ name!(
     StepName
 );
 
+name!(
+    /// The name of a hook: which handler runs for it.
+    HookName
+);
+name!(
+    /// A set of hooks that is processed by itself.
+    HookNamespace
+);
+
 impl WorkflowName {
     /// Parses a workflow name.
+    ///
+    /// ```
+    /// use piton_core::{Limits, WorkflowName};
+    /// assert!(WorkflowName::parse("checkout", &Limits::default()).is_ok());
+    /// assert!(WorkflowName::parse("check out", &Limits::default()).is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -78,6 +93,12 @@ impl WorkflowName {
 impl InstanceId {
     /// Parses an instance id.
     ///
+    /// ```
+    /// use piton_core::{InstanceId, Limits};
+    /// assert!(InstanceId::parse("order-123", &Limits::default()).is_ok());
+    /// assert!(InstanceId::parse("order/123", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_INSTANCE_ID`, naming the limit and the value.
@@ -90,6 +111,12 @@ impl InstanceId {
 impl EventType {
     /// Parses an event type.
     ///
+    /// ```
+    /// use piton_core::{EventType, Limits};
+    /// assert!(EventType::parse("paid", &Limits::default()).is_ok());
+    /// assert!(EventType::parse("", &Limits::default()).is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INVALID_EVENT_TYPE`, naming the limit and the value.
@@ -99,8 +126,47 @@ impl EventType {
     }
 }
 
+impl HookName {
+    /// Parses the name of a hook, such as `user.created`.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HOOK_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        check_dotted("hook name", text, limits).map(Self)
+    }
+}
+
+impl HookNamespace {
+    /// Parses a namespace of hooks.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_HOOK_NAME`, naming the limit and the value.
+    pub fn parse(text: &str, limits: &Limits) -> Result<Self, Refusal> {
+        check_dotted("hook namespace", text, limits).map(Self)
+    }
+}
+
+/// An identifier, with dots between its parts.
+fn check_dotted(what: &str, text: &str, limits: &Limits) -> Result<Arc<str>, Refusal> {
+    let max = limits.hook_name_bytes_max;
+    if text.starts_with('.') || text.ends_with('.') || text.contains("..") {
+        let message = format!("{what} {text:?} may have single dots only between its parts");
+        return Err(Refusal::new(Code::InvalidHookName, message));
+    }
+    check_identifier(what, Code::InvalidHookName, &text.replace('.', "_"), max)?;
+    Ok(Arc::from(text))
+}
+
 impl StepName {
     /// Parses a step name; white space around it does not count.
+    ///
+    /// ```
+    /// use piton_core::{Limits, StepName};
+    /// assert_eq!(StepName::parse(" charge card ", &Limits::default())?.as_str(), "charge card");
+    /// # Ok::<(), piton_core::Refusal>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -100,6 +100,14 @@ bugs! {
     NewWorkStarves = "new work starves",
     /// Work is looked for when a hint comes, and at no other time.
     HintsTrusted = "hints trusted",
+    /// A hook runs before its time.
+    HookEarly = "hook before its time",
+    /// What a process that lost a hook says of it is believed.
+    HookEpochIgnored = "hook epoch ignored",
+    /// A hook that failed is not tried again.
+    HookFailureForgotten = "hook failure forgotten",
+    /// A hook is forgotten as soon as it is taken.
+    HookDeletedOnClaim = "hook deleted on claim",
     /// A page begins one row too late.
     PageSkipsRow = "page skips a row",
 }

@@ -32,6 +32,12 @@ pub struct RunKey {
 }
 
 /// An error as it is recorded on a step or an instance.
+///
+/// ```
+/// use piton_core::record::RecordedError;
+/// let error = RecordedError::new("CardDeclined", "card declined");
+/// assert_eq!(error.code, None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedError {
     /// Its name, such as `StepTimeout`; `Error` when nobody gave it one.
@@ -48,6 +54,11 @@ pub struct RecordedError {
 
 impl RecordedError {
     /// An error with a name and a message only.
+    ///
+    /// ```
+    /// let error = piton_core::record::RecordedError::new("Error", "no luck");
+    /// assert_eq!((error.name.as_str(), error.message.as_str()), ("Error", "no luck"));
+    /// ```
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { name: name.into(), message: message.into(), code: None, stack: None }
     }

@@ -3,6 +3,10 @@
 use std::fmt;
 
 /// The stable, machine-readable codes of every refusal. They never change their meaning.
+///
+/// ```
+/// assert_eq!(piton_core::Code::InstanceNotFound.to_string(), "INSTANCE_NOT_FOUND");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Code {
@@ -22,6 +26,12 @@ pub enum Code {
     InvalidEventType,
     /// A step name is empty or too long.
     InvalidStepName,
+    /// The name or the namespace of a hook is empty, too long or has characters outside `[A-Za-z0-9_.-]`.
+    InvalidHookName,
+    /// No hook has that id.
+    HookNotFound,
+    /// The hook is done or is being processed: there is nothing to retry.
+    HookNotRetriable,
     /// A page cursor is damaged or belongs to another list.
     InvalidCursor,
     /// The instance never had that run.
@@ -62,6 +72,10 @@ pub enum Code {
 
 impl Code {
     /// The code as it is written everywhere.
+    ///
+    /// ```
+    /// assert_eq!(piton_core::Code::NoResult.as_str(), "NO_RESULT");
+    /// ```
     pub const fn as_str(self) -> &'static str {
         match self {
             Code::WorkflowNotFound => "WORKFLOW_NOT_FOUND",
@@ -72,6 +86,9 @@ impl Code {
             Code::InvalidInstanceId => "INVALID_INSTANCE_ID",
             Code::InvalidEventType => "INVALID_EVENT_TYPE",
             Code::InvalidStepName => "INVALID_STEP_NAME",
+            Code::InvalidHookName => "INVALID_HOOK_NAME",
+            Code::HookNotFound => "HOOK_NOT_FOUND",
+            Code::HookNotRetriable => "HOOK_NOT_RETRIABLE",
             Code::InvalidCursor => "INVALID_CURSOR",
             Code::InvalidRunNumber => "INVALID_RUN_NUMBER",
             Code::InvalidDuration => "INVALID_DURATION",
@@ -101,6 +118,12 @@ impl fmt::Display for Code {
 }
 
 /// A refusal: what was wrong, where, and what to do about it.
+///
+/// ```
+/// use piton_core::{Code, Limits, StepName};
+/// let refusal = StepName::parse("", &Limits::default()).unwrap_err();
+/// assert_eq!(refusal.code, Code::InvalidStepName);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -113,6 +136,12 @@ pub struct Refusal {
 }
 
 /// One thing that is wrong with an input, and where.
+///
+/// ```
+/// use piton_core::{Code, Refusal};
+/// let refusal = Refusal::new(Code::ValidationError, "bad params").at("cents", "not a number");
+/// assert_eq!(refusal.issues[0].path, "cents");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// The place, such as `ops[2].timeout`; empty for the input as a whole.
@@ -123,6 +152,12 @@ pub struct Issue {
 
 impl Issue {
     /// The same issue, seen from outside of the part it is about: `ops[0]` inside of `params` is `params.ops[0]`.
+    ///
+    /// ```
+    /// use piton_core::Issue;
+    /// let issue = Issue { path: "cents".to_owned(), message: "not a number".to_owned() };
+    /// assert_eq!(issue.inside("[1].params").path, "[1].params.cents");
+    /// ```
     #[must_use]
     pub fn inside(mut self, place: &str) -> Self {
         let joined = self.path.is_empty() || self.path.starts_with('[');
@@ -134,11 +169,23 @@ impl Issue {
 
 impl Refusal {
     /// A refusal with its code and sentence.
+    ///
+    /// ```
+    /// use piton_core::{Code, Refusal};
+    /// let refusal = Refusal::new(Code::ValidationError, "a batch is empty");
+    /// assert_eq!(refusal.message, "a batch is empty");
+    /// ```
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), issues: Vec::new() }
     }
 
     /// The same, with the place where the input is wrong.
+    ///
+    /// ```
+    /// use piton_core::{Code, Refusal};
+    /// let refusal = Refusal::new(Code::ValidationError, "bad params").at("cents", "not a number");
+    /// assert_eq!(refusal.issues.len(), 1);
+    /// ```
     #[must_use]
     pub fn at(mut self, path: impl Into<String>, message: impl Into<String>) -> Self {
         self.issues.push(Issue { path: path.into(), message: message.into() });

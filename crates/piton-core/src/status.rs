@@ -76,6 +76,11 @@ words!(
 
 impl InstanceStatus {
     /// Whether the run has ended.
+    ///
+    /// ```
+    /// use piton_core::InstanceStatus;
+    /// assert!(InstanceStatus::Errored.is_terminal() && !InstanceStatus::Paused.is_terminal());
+    /// ```
     pub const fn is_terminal(self) -> bool {
         match self {
             InstanceStatus::Complete | InstanceStatus::Errored | InstanceStatus::Terminated => true,
@@ -83,6 +88,21 @@ impl InstanceStatus {
         }
     }
 }
+
+words!(
+    /// The status of a hook.
+    HookStatus, "hook status",
+    {
+        /// Waits for its time, or for its retry.
+        Pending = "pending",
+        /// Somebody has it in hand, until the lease runs out.
+        Processing = "processing",
+        /// Its handler has returned.
+        Completed = "completed",
+        /// Its attempts are used up; it is kept with the last error.
+        Failed = "failed",
+    }
+);
 
 words!(
     /// The three types of step.
@@ -114,6 +134,11 @@ words!(
 
 impl StepStatus {
     /// Whether the step has its final outcome.
+    ///
+    /// ```
+    /// use piton_core::StepStatus;
+    /// assert!(StepStatus::Errored.is_settled() && !StepStatus::Waiting.is_settled());
+    /// ```
     pub const fn is_settled(self) -> bool {
         match self {
             StepStatus::Completed | StepStatus::Errored => true,

@@ -20,22 +20,47 @@ pub struct Timestamp(i64);
 
 impl Timestamp {
     /// The moment `ms` milliseconds after the Unix epoch.
+    ///
+    /// ```
+    /// use piton_core::Timestamp;
+    /// assert_eq!(Timestamp::from_millis(1_000).to_string(), "1970-01-01T00:00:01.000Z");
+    /// ```
     pub const fn from_millis(ms: i64) -> Self {
         Self(ms)
     }
 
     /// Milliseconds since the Unix epoch.
+    ///
+    /// ```
+    /// use piton_core::Timestamp;
+    /// let time: Timestamp = "1970-01-01T00:00:01Z".parse()?;
+    /// assert_eq!(time.as_millis(), 1_000);
+    /// # Ok::<(), piton_core::Refusal>(())
+    /// ```
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
     /// This moment moved by a span; saturates at the ends of time.
+    ///
+    /// ```
+    /// use piton_core::{Span, Timestamp};
+    /// let tomorrow = Timestamp::from_millis(0).plus(Span::literal("1 day"));
+    /// assert_eq!(tomorrow.to_string(), "1970-01-02T00:00:00.000Z");
+    /// ```
     #[must_use]
     pub const fn plus(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.as_millis()))
     }
 
     /// How long after `earlier` this moment is; negative if it is before.
+    ///
+    /// ```
+    /// use piton_core::{Span, Timestamp};
+    /// let (early, late) = (Timestamp::from_millis(1_000), Timestamp::from_millis(4_000));
+    /// assert_eq!(late.since(early), Span::literal("3 seconds"));
+    /// assert_eq!(early.since(late), Span::literal("-3 seconds"));
+    /// ```
     pub const fn since(self, earlier: Timestamp) -> Span {
         Span::from_millis(self.0.saturating_sub(earlier.0))
     }

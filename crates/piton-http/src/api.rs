@@ -14,7 +14,7 @@ use crate::auth::{Permission, Policies, Policy};
 use crate::call::Call;
 use crate::guard::{Route, guard};
 use crate::host::Hosts;
-use crate::{openapi, routes};
+use crate::{hooks, openapi, routes};
 
 /// What every handler shares.
 pub(crate) struct Core {
@@ -96,7 +96,7 @@ impl Api {
         self.authorize_one(Permission::Read, policy)
     }
 
-    /// Asks this policy about pausing, resuming, terminating and restarting.
+    /// Asks this policy about pausing, resuming, terminating and restarting, and about hooks.
     pub fn authorize_manage(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Manage, policy)
     }
@@ -229,6 +229,9 @@ fn routes(core: &Arc<Core>) -> Router {
         at("/{workflow}/instances/{instance}/terminate").post(Manage, routes::terminate),
         at("/{workflow}/instances/{instance}/restart").post(Manage, routes::restart),
         at("/_runner/tick").post(Tick, routes::tick),
+        at("/_hooks").get(Manage, hooks::list_hooks),
+        at("/_hooks/{hook}").get(Manage, hooks::get_hook),
+        at("/_hooks/{hook}/retry").post(Manage, hooks::retry_hook),
     ]
     .into_iter()
     .fold(Router::new(), |router, mount| router.route(mount.path, mount.methods))

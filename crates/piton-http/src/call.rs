@@ -12,6 +12,7 @@ use crate::query::Query;
 pub(crate) struct Target {
     pub(crate) workflow: String,
     pub(crate) instance: String,
+    pub(crate) hook: String,
 }
 
 impl From<&RawPathParams> for Target {
@@ -21,6 +22,7 @@ impl From<&RawPathParams> for Target {
             match name {
                 "workflow" => value.clone_into(&mut target.workflow),
                 "instance" => value.clone_into(&mut target.instance),
+                "hook" => value.clone_into(&mut target.hook),
                 _ => {}
             }
         }

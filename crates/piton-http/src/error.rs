@@ -137,14 +137,17 @@ impl ApiError {
 /// The status of a refusal; `None` if no request should be able to cause it.
 fn status_of(code: &str) -> Option<StatusCode> {
     Some(match code {
-        "WORKFLOW_NOT_FOUND" | "INSTANCE_NOT_FOUND" => StatusCode::NOT_FOUND,
+        "WORKFLOW_NOT_FOUND" | "INSTANCE_NOT_FOUND" | "HOOK_NOT_FOUND" => StatusCode::NOT_FOUND,
         "INVALID_INSTANCE_ID"
         | "INVALID_EVENT_TYPE"
+        | "INVALID_HOOK_NAME"
         | "INVALID_CURSOR"
         | "INVALID_RUN_NUMBER"
         | "VALIDATION_ERROR"
         | "WORKFLOW_PARAMS_INVALID" => StatusCode::BAD_REQUEST,
-        "INSTANCE_ID_ALREADY_EXISTS" | "INSTANCE_TERMINAL" => StatusCode::CONFLICT,
+        "INSTANCE_ID_ALREADY_EXISTS" | "INSTANCE_TERMINAL" | "HOOK_NOT_RETRIABLE" => {
+            StatusCode::CONFLICT
+        }
         "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
         _ => return None,
     })

@@ -15,12 +15,15 @@ mod call;
 mod error;
 mod guard;
 mod health;
+mod hooks;
 mod host;
 mod openapi;
 mod query;
 mod routes;
 mod server;
 mod shapes;
+#[cfg(feature = "webhook")]
+mod webhook;
 
 pub use api::Api;
 pub use auth::{AuthRequest, BearerTokens, Decision, Permission, Policy, Verdict, policy};
@@ -28,3 +31,5 @@ pub use health::health;
 pub use openapi::openapi;
 pub use routes::not_found;
 pub use server::{ServerLimits, serve};
+#[cfg(feature = "webhook")]
+pub use webhook::{Webhook, signature, verify};

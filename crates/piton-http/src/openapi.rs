@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi, ToSchema};
 use crate::api::Core;
 use crate::call::Call;
 use crate::error::ErrorBody;
-use crate::routes;
+use crate::{hooks, routes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -24,7 +24,8 @@ use crate::routes;
     tags(
         (name = "workflows", description = "What can be created"),
         (name = "instances", description = "Executions of workflows"),
-        (name = "runner", description = "Advancing due work from outside")
+        (name = "runner", description = "Advancing due work from outside"),
+        (name = "hooks", description = "Durable callbacks, and what became of them")
     ),
     components(schemas(routes::Order, routes::Level)),
     paths(
@@ -40,7 +41,10 @@ use crate::routes;
         routes::resume,
         routes::terminate,
         routes::restart,
-        routes::tick
+        routes::tick,
+        hooks::list_hooks,
+        hooks::get_hook,
+        hooks::retry_hook
     )
 )]
 struct Document;

@@ -257,7 +257,7 @@ pub(crate) async fn create_batch(core: Arc<Core>, mut call: Call) -> Result<Resp
         let message = format!("more than {max} instances; split the batch");
         return Err(ApiError::invalid("instances", message));
     }
-    let has_params = instances.iter().all(|new| new.params.is_some());
+    let has_params = instances.iter().any(|new| new.params.is_some());
     let batch = instances.into_iter().map(|new| BatchItem::new(new.id, document(new.params)));
     let created = workflow.create_batch(batch).await;
     let created = created.map_err(|error| missing_params(error, has_params).inside("instances"))?;

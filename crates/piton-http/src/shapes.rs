@@ -1,5 +1,6 @@
 //! What answers look like. Absent optional fields are left out, except where `null` says something.
 
+use piton::hooks::HookRecord;
 use piton::{
     CurrentStep, EventRecord, History, Instance, InstanceStatus, Json, LogRecord, RecordedError,
     StepRecord, StepType, Timestamp,
@@ -491,6 +492,86 @@ impl From<LogRecord> for LogItem {
             data: line.data,
             is_replay: line.is_replay,
             created_at: Moment(line.created_at),
+        }
+    }
+}
+
+/// A page of hooks.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HookPage {
+    /// Newest first.
+    pub(crate) hooks: Vec<HookItem>,
+    /// Where the next page starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cursor: Option<String>,
+    /// Whether there is more.
+    pub(crate) has_next_page: bool,
+}
+
+/// A hook: a durable callback and what became of it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HookItem {
+    /// Its id, which is also the idempotency key that its handler is given.
+    id: String,
+    /// Whose handlers run for it.
+    namespace: String,
+    /// Which of them.
+    name: String,
+    /// Where it stands.
+    #[schema(value_type = HookStanding)]
+    status: &'static str,
+    /// How often it was taken.
+    attempts: u32,
+    /// How many attempts it has; `null` is no limit.
+    max_attempts: Option<u32>,
+    /// What the handler is given.
+    #[schema(value_type = Value)]
+    payload: Json,
+    /// When it was triggered.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Moment,
+    /// When it last changed.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Moment,
+    /// When it was last taken.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_attempt_at: Option<Moment>,
+    /// When it can be taken next: its start, its retry, or the end of the lease of whoever has it in hand.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    due_at: Option<Moment>,
+    /// Why the last attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+}
+
+/// The four statuses of a hook.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "the schema of a word that is written from the engine's own enum")]
+pub(crate) enum HookStanding {
+    Pending,
+    Processing,
+    Completed,
+    Failed,
+}
+
+impl HookItem {
+    pub(crate) fn of(hook: HookRecord) -> Self {
+        Self {
+            id: hook.id.to_string(),
+            namespace: hook.namespace.to_string(),
+            name: hook.name.to_string(),
+            status: hook.status.as_str(),
+            attempts: hook.attempts,
+            max_attempts: hook.retries.attempts_max(),
+            payload: hook.payload,
+            created_at: Moment(hook.created_at),
+            updated_at: Moment(hook.updated_at),
+            last_attempt_at: moment(hook.last_attempt_at),
+            due_at: moment(hook.due_at),
+            error: hook.error.map(Failure::from),
         }
     }
 }

@@ -4,8 +4,11 @@
 
 mod auth;
 mod errors;
+mod hooks;
 mod openapi;
 mod paging;
 mod routes;
 mod safety;
 mod support;
+#[cfg(feature = "webhook")]
+mod webhook;

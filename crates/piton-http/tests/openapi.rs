@@ -35,7 +35,8 @@ async fn the_document_is_served_and_every_route_in_it_exists() {
     assert_eq!(document, serde_json::to_value(piton_http::openapi(MOUNT)).unwrap());
     assert_eq!(document["openapi"], "3.1.0");
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let named = path.replace("{workflow}", "wait").replace("{instance}", "a");
+        let named =
+            path.replace("{workflow}", "wait").replace("{instance}", "a").replace("{hook}", "h");
         for method in methods.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let reply = server.send_to(method.clone(), &named, &[JSON], "{}").await;

@@ -58,7 +58,10 @@ pub(crate) async fn server_with(api: impl FnOnce(Api) -> Api + 'static) -> Serve
 
 impl Setup {
     pub(crate) async fn start(self) -> Server {
-        let builder = register(Engine::builder(self.database));
+        let hooks = piton::hooks::Hooks::new()
+            .on("done", |(): (), _| async { Ok(()) })
+            .on("flaky", |_: Value, _| async { Err(Error::new("as asked")) });
+        let builder = register(Engine::builder(self.database)).hooks(hooks);
         let builder = if self.runner { builder } else { builder.no_runner() };
         let engine = builder.start().await.unwrap();
         let api = (self.api)(Api::new(engine.clone())).router();

@@ -1,19 +1,20 @@
 //! One process's way to a store, in which things go wrong when a test says so.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store,
-    StoreError,
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use piton_core::boundary::Next;
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 use tokio::sync::watch;
 
 /// One process's way to a store, in which things go wrong when a test says so.
@@ -30,6 +31,8 @@ pub struct Access {
     renewals: watch::Sender<u32>,
     claims: watch::Sender<u32>,
     next_commit: Mutex<NextCommit>,
+    /// How often work on hooks still goes wrong.
+    hook_failures: AtomicU32,
     /// Boundaries sent so far, in words.
     boundaries: Mutex<Vec<String>>,
     crash: Mutex<Option<Crash>>,
@@ -77,6 +80,7 @@ impl Access {
             renewals: watch::Sender::new(0),
             claims: watch::Sender::new(0),
             next_commit: Mutex::new(NextCommit::Works),
+            hook_failures: AtomicU32::new(0),
             boundaries: Mutex::default(),
             crash: Mutex::new(None),
             crashed: AtomicBool::new(false),
@@ -92,6 +96,11 @@ impl Access {
     /// The process goes on; what it wanted to write gets through now, late.
     pub fn go_on(&self) {
         self.stalled.send_replace(false);
+    }
+
+    /// The next pieces of work on hooks do not reach the store.
+    pub fn fail_hooks(&self, times: u32) {
+        self.hook_failures.store(times, Ordering::SeqCst);
     }
 
     /// Waits until a write is held up by the stall.
@@ -287,9 +296,60 @@ impl Store for Access {
         self.store.backlog(known)
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        self.store.hooks().map(|_| self as &dyn HookStore)
+    }
+
     fn close(&self) -> Answer<()> {
         self.closed.store(true, Ordering::SeqCst);
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// What hooks are asked of the store behind.
+fn hooks_of(store: &dyn Store) -> &dyn HookStore {
+    store.hooks().expect("it was asked before")
+}
+
+impl HookStore for Access {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        self.write(|store| hooks_of(&*store).trigger_hooks(hooks))
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        let left = |times: u32| times.checked_sub(1);
+        if self.hook_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            let busy = StoreError::Unavailable("as the test asked".to_owned());
+            return Box::pin(std::future::ready(Err(busy)));
+        }
+        self.write(|store| hooks_of(&*store).work_hooks(work))
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        hooks_of(&*self.store).next_hook_at(namespaces)
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        hooks_of(&*self.store).hook(id)
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        hooks_of(&*self.store).hooks(query)
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        self.write(|store| hooks_of(&*store).retry_hook(id))
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        hooks_of(&*self.store).tell_by_hooks(wanted);
+    }
+
+    fn schema(&self) -> Option<&str> {
+        hooks_of(&*self.store).schema()
     }
 }
 

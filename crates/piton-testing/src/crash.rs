@@ -54,6 +54,18 @@ pub async fn survives_crash_at_every_boundary(
 }
 
 /// What a crash test did.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::CrashTest;
+/// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let survived = CrashTest::new(workflow("pay", pay), ()).run().await?;
+/// assert_eq!(survived.crashes, 2 * survived.boundaries);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Survived {
@@ -99,6 +111,17 @@ pub struct CrashTest {
 impl CrashTest {
     /// A crash test of a workflow with these params.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::CrashTest;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// CrashTest::new(workflow("pay", pay), ()).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If the params cannot be written as JSON.
@@ -112,12 +135,37 @@ impl CrashTest {
     }
 
     /// Registers another workflow, which the one under test creates instances of or sends events to.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn order(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run_with("order", |cx| async move { cx.transaction().create("pay", "p-1", &()) }).await
+    /// # }
+    /// # use piton_testing::CrashTest;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// CrashTest::new(workflow("order", order), ()).register(workflow("pay", pay)).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(mut self, workflow: impl Into<Registration>) -> Self {
         self.workflows.push(workflow.into());
         self
     }
 
     /// Which store it works on. Default: in memory.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::{CrashTest, StoreKind};
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// CrashTest::new(workflow("pay", pay), ()).store(StoreKind::Sqlite).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store(mut self, kind: StoreKind) -> Self {
         self.kind = kind;
         self
@@ -158,6 +206,18 @@ impl CrashTest {
     }
 
     /// Like [`prepare_with`](Self::prepare_with), for mocks alone.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::CrashTest;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let test = CrashTest::new(workflow("pay", pay), ());
+    /// test.prepare(|harness| harness.mock("charge").returns(&8)).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prepare(mut self, prepare: impl Fn(&Harness) + 'static) -> Self {
         self.prepare = Box::new(move |harness| {
             prepare(harness);
@@ -167,6 +227,22 @@ impl CrashTest {
     }
 
     /// Runs it.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn guess(_: Event<()>, step: &Step) -> Result<u64> {
+    /// #     static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    /// #     step.run("guess", async { Ok(CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) }).await
+    /// # }
+    /// # use piton_testing::CrashTest;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// CrashTest::new(workflow("pay", pay), ()).run().await?;
+    /// CrashTest::new(workflow("guess", guess), ()).run().await.unwrap_err(); // never the same twice
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -431,6 +507,22 @@ impl fmt::Display for StepEnd {
 }
 
 /// Why a workflow does not survive a crash: what was committed, where it crashed, and what became different.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn guess(_: Event<()>, step: &Step) -> Result<u64> {
+/// #     static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+/// #     step.run("guess", async { Ok(CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) }).await
+/// # }
+/// # use piton_testing::CrashTest;
+/// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let story = CrashTest::new(workflow("guess", guess), ()).run().await.unwrap_err();
+/// println!("{story}");
+/// # Ok(())
+/// # }
+/// ```
 pub struct CrashStory(String);
 
 impl fmt::Display for CrashStory {

@@ -68,6 +68,17 @@ pub struct Harness {
 }
 
 /// What [`Harness::run_until_idle`] did.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+/// # let instance = harness.create::<_, ()>("nap", ()).await?;
+/// let progress = harness.run_until_idle().await?;
+/// assert_eq!((progress.processed, progress.ticks), (1, 2));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// How many times a run was advanced.
@@ -77,6 +88,18 @@ pub struct Progress {
 }
 
 /// The rows of one run of an instance, as they are in the store.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+/// # let instance = harness.create::<_, ()>("nap", ()).await?;
+/// harness.run_until_idle().await?;
+/// let rows = harness.rows(&instance).await?;
+/// assert_eq!((rows.steps.len(), rows.events.len()), (1, 0));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Rows {
@@ -92,6 +115,19 @@ pub struct Rows {
 
 impl Rows {
     /// The step with this name, if it is recorded.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// let rows = harness.rows(&instance).await?;
+    /// assert_eq!(rows.step("charge").expect("it was reached").attempts, 1);
+    /// assert!(rows.step("refund").is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn step(&self, name: &str) -> Option<&StepRecord> {
         self.steps.iter().find(|step| step.name.as_str() == name)
     }
@@ -99,11 +135,26 @@ impl Rows {
 
 impl Harness {
     /// A harness in the making.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::builder().seed(7).start().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder<'a>() -> HarnessBuilder<'a> {
         HarnessBuilder::new()
     }
 
     /// A harness on the in-memory store.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = Harness::memory([workflow("noop", noop)]).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -113,6 +164,16 @@ impl Harness {
     }
 
     /// A harness on a store of the given kind.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::StoreKind;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = Harness::on(StoreKind::Sqlite, [workflow("noop", noop)]).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -126,6 +187,17 @@ impl Harness {
 
     /// A harness with an engine configured by `configure`.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::StoreKind;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let workflows = [workflow("noop", noop)];
+    /// let harness = Harness::with(StoreKind::Memory, workflows, |engine| engine.parked_runs(0)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store cannot be opened or the configuration is not valid.
@@ -138,16 +210,37 @@ impl Harness {
     }
 
     /// The engine.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// assert!(!harness.engine().has_runner());
+    /// # Ok(()) }
+    /// ```
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
     /// The store, for looking at rows and for acting as another runner.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// assert_eq!(harness.store().kind(), "memory");
+    /// # Ok(()) }
+    /// ```
     pub fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }
 
     /// The virtual world.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// assert_eq!(harness.runtime().next_sleep_at(), None);
+    /// # Ok(()) }
+    /// ```
     pub fn runtime(&self) -> &Arc<VirtualRuntime> {
         &self.runtime
     }
@@ -155,6 +248,17 @@ impl Harness {
     // ---- instances ----
 
     /// A handle to a workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// let other = harness.workflow::<(), ()>("nap")?.create(()).id("n-1").await?;
+    /// assert_eq!(other.id(), "n-1");
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -164,6 +268,16 @@ impl Harness {
     }
 
     /// Creates an instance. With an id of your own: `harness.workflow(..)?.create(..).id(..)`.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = Harness::memory([workflow("noop", noop)]).await?;
+    /// let instance = harness.create::<_, ()>("noop", ()).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -178,6 +292,17 @@ impl Harness {
 
     /// An instance that exists: to send it events, to pause, resume, terminate or restart it, to look at it.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// harness.instance("nap", instance.id()).await?.terminate().await?;
+    /// assert!(instance.status().await?.is_terminal());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`.
@@ -187,6 +312,18 @@ impl Harness {
 
     /// What an instance returned. Unlike [`InstanceHandle::result`], which would wait for ever for a run that nobody
     /// advances, it fails at once if the instance has not ended, and says what it is waiting for.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// assert_eq!(harness.result(&instance).await.unwrap_err().name(), "NotEnded");
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.result(&instance).await?, 7);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -202,6 +339,17 @@ impl Harness {
 
     /// The rows of the current run of an instance, all of them.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.rows(&instance).await?.steps.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store cannot be read.
@@ -211,6 +359,19 @@ impl Harness {
     }
 
     /// The rows of a run, the current one unless `run` names another. `None` if there is no such instance.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// instance.restart().await?;
+    /// let before = harness.rows_of("pay", instance.id(), Some(0)).await?.expect("it exists");
+    /// assert_eq!(before.steps.len(), 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -239,7 +400,19 @@ impl Harness {
 
     // ---- advancing ----
 
-    /// Advances every due run as far as it goes, once. Returns how many there were.
+    /// Advances every due run as far as it goes, once, and processes the hooks that are due then. Returns how many
+    /// runs and hooks there were.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// assert_eq!(harness.tick().await?, 1); // to the sleep
+    /// assert_eq!(harness.tick().await?, 0); // nothing is due
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -249,6 +422,16 @@ impl Harness {
     }
 
     /// Advances one instance as far as it goes, once, if it is due. No other is touched. Returns 1 or 0.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// assert_eq!(harness.tick_instance("nap", instance.id()).await?, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -264,7 +447,10 @@ impl Harness {
         let processed = loop {
             tokio::select! {
                 biased;
-                ticked = &mut tick => break ticked?.processed,
+                ticked = &mut tick => {
+                    let ticked = ticked?;
+                    break ticked.processed + ticked.hooks;
+                }
                 event = self.mocks.next_event() => self.deliver(event).await?,
             }
         };
@@ -285,6 +471,17 @@ impl Harness {
 
     /// Ticks until nothing is due at this moment of virtual time.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// assert_eq!(harness.run_until_idle().await?.processed, 1);
+    /// assert!(!instance.status().await?.is_terminal(), "it sleeps");
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store fails.
@@ -299,6 +496,16 @@ impl Harness {
     }
 
     /// Ticks until nothing is due at this moment of virtual time, at most `ticks_max` times.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// assert_eq!(harness.run_ticks(1).await?.ticks, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -317,6 +524,17 @@ impl Harness {
     }
 
     /// Jumps over all waits until nothing is left to wait for. A wait whose event nobody sends times out.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// harness.run_to_end().await?;
+    /// harness.result(&instance).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -338,11 +556,27 @@ impl Harness {
     // ---- time ----
 
     /// The time now.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// assert_eq!(harness.now(), piton_testing::runtime::START);
+    /// # Ok(()) }
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.runtime.now()
     }
 
     /// Moves the virtual clock on. Nothing runs until the next tick.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// let before = harness.now();
+    /// harness.advance("14 days");
+    /// assert_eq!(harness.now().since(before), piton::Span::literal("14 days"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Panics
     ///
@@ -353,12 +587,32 @@ impl Harness {
 
     /// Sets the wall clock, back too. What measures a length of time, such as the timeout of a running body,
     /// does not notice; [`advance`](Self::advance) moves both.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let harness = piton_testing::Harness::memory([]).await?;
+    /// harness.set_time(piton::Timestamp::from_millis(0));
+    /// assert_eq!(harness.now().to_string(), "1970-01-01T00:00:00.000Z");
+    /// # Ok(()) }
+    /// ```
     pub fn set_time(&self, time: Timestamp) {
         self.runtime.set_time(time);
     }
 
     /// Moves the clock to the moment at which something is due next, and returns it. `None` if nothing is waiting
     /// for a moment.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// let wake = harness.now().plus(piton::Span::literal("1 hour"));
+    /// assert_eq!(harness.advance_to_next_wake().await?, Some(wake));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -419,11 +673,34 @@ impl Harness {
 
     /// How often the bodies of steps with this name were executed so far, in all runs and attempts. A mocked attempt
     /// executes none.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.executions("charge"), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn executions(&self, step: &str) -> u32 {
         self.mocks.executions(step)
     }
 
     /// The steps whose mocks nothing has met so far: a name that is misspelt mocks nothing.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("chagre").returns(&7);
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.unused_mocks(), ["chagre"]);
+    /// # Ok(()) }
+    /// ```
     pub fn unused_mocks(&self) -> Vec<String> {
         self.mocks.unused()
     }
@@ -432,6 +709,20 @@ impl Harness {
 
     /// Stops this process as `kill -9` would and starts another on the same data and with the same settings, with the
     /// workflows of the next deploy. Mocks and counts stay.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let harness = piton_testing::Harness::memory([workflow("nap", nap)]).await?;
+    /// # let instance = harness.create::<_, ()>("nap", ()).await?;
+    /// harness.run_until_idle().await?;
+    /// let id = instance.id().to_owned();
+    /// let harness = harness.crash_and_restart([workflow("nap", nap)]).await?;
+    /// harness.run_to_end().await?;
+    /// assert!(harness.instance("nap", &id).await?.status().await?.is_terminal());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -65,30 +65,95 @@ impl<'a> HarnessBuilder<'a> {
     }
 
     /// Adds a workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::builder().register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(harness.engine().workflows(), ["noop"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(mut self, workflow: impl Into<Registration>) -> Self {
         self.workflows.push(workflow.into());
         self
     }
 
     /// Adds workflows.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let workflows = ["noop", "still-noop"].map(|name| workflow(name, noop));
+    /// let harness = Harness::builder().workflows(workflows).start().await?;
+    /// assert_eq!(harness.engine().workflows(), ["noop", "still-noop"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn workflows(mut self, workflows: impl IntoIterator<Item = Registration>) -> Self {
         self.workflows.extend(workflows);
         self
     }
 
     /// Which store it works on. Default: in memory.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::StoreKind;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::builder().store(StoreKind::Sqlite).start().await?;
+    /// assert_eq!(harness.store().kind(), "sqlite");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store(mut self, kind: StoreKind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Where random numbers start from: the same seed gives the same ids. Default 1.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let (one, two) = (Harness::builder().seed(7), Harness::builder().seed(7));
+    /// let (one, two) = (one.register(workflow("noop", noop)), two.register(workflow("noop", noop)));
+    /// let (one, two) = (one.start().await?, two.start().await?);
+    /// let (one, two) = (one.create::<_, ()>("noop", ()).await?, two.create::<_, ()>("noop", ()).await?);
+    /// assert_eq!(one.id(), two.id());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
     /// What the clock shows first. Default: [`START`].
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::builder().start_at(Timestamp::from_millis(0)).start().await?;
+    /// assert_eq!(harness.now(), Timestamp::from_millis(0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start_at(mut self, time: Timestamp) -> Self {
         self.start_at = time;
         self
@@ -96,6 +161,19 @@ impl<'a> HarnessBuilder<'a> {
 
     /// Changes the settings of the engine, also of those that take over in
     /// [`crash_and_restart`](Harness::crash_and_restart).
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let limits = Limits { steps_max: 5, ..Limits::default() };
+    /// let harness = Harness::builder().configure(move |engine| engine.limits(limits.clone())).start().await?;
+    /// assert_eq!(harness.engine().limits().steps_max, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn configure(
         mut self,
         configure: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static,
@@ -114,6 +192,19 @@ impl<'a> HarnessBuilder<'a> {
     }
 
     /// Opens the store and starts the engine.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let harness = Harness::builder().register(workflow("noop", noop)).start().await?;
+    /// let refused = Harness::builder().register(workflow("no spaces", noop)).start().await.unwrap_err();
+    /// assert_eq!(refused.code(), Some("INVALID_WORKFLOW_NAME"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

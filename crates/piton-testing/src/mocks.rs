@@ -190,6 +190,7 @@ impl Interceptor for Mocks {
                         event_type: event_type.clone(),
                         payload,
                         idempotency_key: None,
+                        hooks: Vec::new(),
                     });
                     self.event_due.notify_one();
                 }
@@ -203,6 +204,22 @@ impl Interceptor for Mocks {
 ///
 /// It holds for every attempt unless [`attempt`](Self::attempt) names one. A mock for one attempt goes before one for
 /// all, a later one before an earlier.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::Harness;
+/// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+/// # let instance = harness.create::<_, u32>("pay", ()).await?;
+/// harness.mock("charge").returns(&8);
+/// harness.mock("charge").attempt(1).fails(Error::new("the gateway is busy"));
+/// harness.run_to_end().await?;
+/// assert_eq!(harness.result(&instance).await?, 8);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a mock does nothing until it says what happens"]
 pub struct MockStep<'h> {
     mocks: &'h Mocks,
@@ -215,12 +232,43 @@ impl<'h> MockStep<'h> {
     }
 
     /// Only in runs of this workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("charge").of("refund").returns(&8);
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await?, 7, "this is another workflow");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn of(mut self, workflow: impl Into<String>) -> Self {
         self.target.workflow = Some(workflow.into());
         self
     }
 
     /// Only this attempt, counted from 1.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("charge").attempt(1).fails(Error::new("the gateway is busy"));
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await?, 7);
+    /// assert_eq!(harness.rows(&instance).await?.steps[0].attempts, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -233,6 +281,21 @@ impl<'h> MockStep<'h> {
 
     /// The attempt succeeds with this result.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("charge").returns(&8);
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If it cannot be written as JSON.
@@ -242,6 +305,21 @@ impl<'h> MockStep<'h> {
     }
 
     /// The attempt fails with this error; it is retried as the step's policy says, unless no retry can help.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("charge").fails(Error::non_retryable("card declined"));
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await.unwrap_err().message(), "card declined");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fails(self, error: impl Into<Error>) {
         let error = error.into();
         let (name, message) = (error.name().to_owned(), error.message().to_owned());
@@ -253,6 +331,21 @@ impl<'h> MockStep<'h> {
     }
 
     /// The attempt fails as one that took longer than its timeout. The clock does not move.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.mock("charge").times_out();
+    /// harness.run_to_end().await?;
+    /// assert_eq!(harness.result(&instance).await.unwrap_err().name(), "StepTimeout");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn times_out(self) {
         self.add(Replacement::TimeOut);
     }
@@ -270,6 +363,23 @@ impl fmt::Debug for MockStep<'_> {
 }
 
 /// What a wait for an event meets; see [`Harness::mock_wait`](crate::Harness::mock_wait).
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::Harness;
+/// # async fn approve(_: Event<()>, step: &Step) -> Result<Option<u32>> {
+/// #     step.wait_for_event("approval", "approved").outcome().await
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let harness = Harness::memory([workflow("approve", approve)]).await?;
+/// # let instance = harness.create::<_, Option<u32>>("approve", ()).await?;
+/// harness.mock_wait("approval").receives(&7);
+/// harness.run_until_idle().await?;
+/// assert_eq!(harness.result(&instance).await?, Some(7));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a mock does nothing until it says what happens"]
 pub struct MockWait<'h> {
     mocks: &'h Mocks,
@@ -282,12 +392,46 @@ impl<'h> MockWait<'h> {
     }
 
     /// Only in runs of this workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn approve(_: Event<()>, step: &Step) -> Result<Option<u32>> {
+    /// #     step.wait_for_event("approval", "approved").outcome().await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("approve", approve)]).await?;
+    /// # let instance = harness.create::<_, Option<u32>>("approve", ()).await?;
+    /// harness.mock_wait("approval").of("approve").receives(&7);
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.result(&instance).await?, Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn of(mut self, workflow: impl Into<String>) -> Self {
         self.target.workflow = Some(workflow.into());
         self
     }
 
     /// Each run that reaches the wait is sent an event of the type it waits for, once.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn approve(_: Event<()>, step: &Step) -> Result<Option<u32>> {
+    /// #     step.wait_for_event("approval", "approved").outcome().await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("approve", approve)]).await?;
+    /// # let instance = harness.create::<_, Option<u32>>("approve", ()).await?;
+    /// harness.mock_wait("approval").receives(&7);
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.result(&instance).await?, Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -298,6 +442,23 @@ impl<'h> MockWait<'h> {
     }
 
     /// The wait's deadline is the moment it is reached: it times out, unless its event is there already.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::Harness;
+    /// # async fn approve(_: Event<()>, step: &Step) -> Result<Option<u32>> {
+    /// #     step.wait_for_event("approval", "approved").outcome().await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("approve", approve)]).await?;
+    /// # let instance = harness.create::<_, Option<u32>>("approve", ()).await?;
+    /// harness.mock_wait("approval").times_out();
+    /// harness.run_until_idle().await?;
+    /// assert_eq!(harness.result(&instance).await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn times_out(self) {
         self.add(WaitOutcome::TimeOut);
     }

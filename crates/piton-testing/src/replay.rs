@@ -76,6 +76,24 @@ pub async fn replays_the_same(
 }
 
 /// Where today's code and a recorded run part.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::replays_the_same;
+/// # use piton_testing::Harness;
+/// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+/// # let instance = harness.create::<_, u32>("pay", ()).await?;
+/// harness.run_to_end().await?;
+/// let mut history = instance.export().await?;
+/// history.workflow = "refund".to_owned();
+/// let difference = replays_the_same(workflow("pay", pay), &history).await.unwrap_err();
+/// println!("{difference}");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Difference {
     run: String,
     what: What,
@@ -116,6 +134,24 @@ impl Difference {
 
     /// The first step that differs: the recorded one, or the new one if the record ends before it. `None` if the
     /// steps are the same and the outcome is not.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::replays_the_same;
+    /// # use piton_testing::Harness;
+    /// # async fn pay(_: Event<()>, step: &Step) -> Result<u32> { step.run("charge", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let harness = Harness::memory([workflow("pay", pay)]).await?;
+    /// # let instance = harness.create::<_, u32>("pay", ()).await?;
+    /// harness.run_to_end().await?;
+    /// let mut history = instance.export().await?;
+    /// history.steps[0].name = "charge card".to_owned();
+    /// let difference = replays_the_same(workflow("pay", pay), &history).await.unwrap_err();
+    /// assert_eq!(difference.step(), Some("charge card"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn step(&self) -> Option<&str> {
         match &self.what {
             What::Type { step, .. }
@@ -223,6 +259,7 @@ async fn import(store: &dyn Store, runtime: &VirtualRuntime, history: &RunExport
         instances: vec![instance],
         existing: Existing::Refuse,
         lease: None,
+        hooks: Vec::new(),
     };
     store.create(request).await?;
     for _ in 0..history.run_number {

@@ -12,6 +12,14 @@ use tempfile::TempDir;
 use crate::VirtualRuntime;
 
 /// Which store a harness works on.
+///
+/// ```
+/// # use piton_testing::StoreKind;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// let harness = piton_testing::Harness::on(StoreKind::Sqlite, []).await?;
+/// assert_eq!(harness.store().kind(), "sqlite");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// In memory.

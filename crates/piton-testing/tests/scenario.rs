@@ -9,7 +9,7 @@ use piton_core::record::InstanceRecord;
 use piton_testing::runtime::START;
 use piton_testing::scenario::steps::*;
 use piton_testing::scenario::{
-    Order, Reason, RowOptions, Scenario, TickPayload, Utils, Var, given, later,
+    HookOptions, Order, Reason, RowOptions, Scenario, TickPayload, Utils, Var, given, later,
 };
 use piton_testing::{Harness, Progress, StoreKind, on_every_store};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ on_every_store!(
     a_payload_of_another_run_or_of_the_future_advances_nothing,
     a_batch_skips_what_exists,
     the_utilities_look_up_rows,
+    hooks_can_be_looked_at,
 );
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -538,4 +539,37 @@ async fn errors_name_the_number_and_the_kind_of_their_step() {
     let error = scenario().workflow(workflow("nap", sleep)).run().await.unwrap_err();
     assert!(error.to_string().contains("could not be started"), "{error}");
     assert_eq!(error.step_number(), None);
+}
+
+async fn hooks_can_be_looked_at(kind: StoreKind) -> Result<()> {
+    use piton::hooks::{HookRecord, HookStatus, Hooks};
+    const HOOKS: Var<Vec<HookRecord>> = Var::new("hooks");
+    let enqueued = |status| HookOptions {
+        hook_name: Some("on_workflow_enqueued".to_owned()),
+        instance_id: Some("s-1".to_owned()),
+        workflow: Some("sleep".to_owned()),
+        status,
+        ..HookOptions::default()
+    };
+    let hooks = Hooks::new().on_workflow_enqueued(|_, _| async { Ok(()) });
+    let finished = Scenario::new("a sleep is told of when it ends")
+        .workflow(workflow("sleep", sleep))
+        .store(kind)
+        .configure(move |engine| engine.hooks(hooks.clone()))
+        .step(create("sleep").id("s-1").params(json!({ "note": "zzz" })))
+        .step(tick_all())
+        .step(
+            read(async move |cx| {
+                let pending = enqueued(Some(HookStatus::Pending));
+                cx.utils().internal().get_hooks(pending).await
+            })
+            .store_as(HOOKS),
+        )
+        .run()
+        .await?;
+    let hooks = finished.var(HOOKS);
+    assert_eq!(hooks.len(), 1, "the one of the creation is done");
+    let due_at = hooks[0].due_at.expect("it is pending");
+    assert_eq!(due_at.since(hooks[0].created_at), Span::from_millis(3_600_000));
+    Ok(())
 }

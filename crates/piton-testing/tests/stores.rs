@@ -135,6 +135,7 @@ async fn the_memory_store_has_no_sql_and_says_what_to_use_instead() {
         instances: vec![NewInstance { id: InstanceId::from_stored("a"), params: Json::null() }],
         existing: Existing::Refuse,
         lease: Some(Lease { runner: "runner".into(), span: Span::from_millis(30_000) }),
+        hooks: Vec::new(),
     };
     let created = store.create(request).await.expect("created").remove(0);
     let key = RunKey { instance: created.instance.key, run: 0, epoch: created.epoch };

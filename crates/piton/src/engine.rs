@@ -11,6 +11,7 @@ use piton_core::{
 };
 
 use crate::client::{Waiters, WorkflowHandle};
+use crate::hooks::{HookClient, HookShared, Hooks, Processor};
 use crate::intercept::Interceptor;
 use crate::pass::{CheckCreated, StepDefaults};
 use crate::runner::{Runner, RunnerConfig};
@@ -121,6 +122,7 @@ enum Database {
 pub struct EngineBuilder {
     database: Database,
     registrations: Vec<Registration>,
+    hooks: Vec<Hooks>,
     runtime: Option<Arc<dyn Runtime>>,
     limits: Limits,
     config: RunnerConfig,
@@ -134,6 +136,7 @@ impl EngineBuilder {
         Self {
             database,
             registrations: Vec::new(),
+            hooks: Vec::new(),
             runtime: None,
             limits: Limits::default(),
             config: RunnerConfig {
@@ -158,12 +161,32 @@ impl EngineBuilder {
 
     /// Adds a workflow: [`workflow("name", function)`](crate::workflow) or a struct that implements
     /// [`Workflow`](crate::Workflow).
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.workflows(), ["noop"]);
+    /// # Ok(()) }
+    /// ```
     pub fn register(mut self, registration: impl Into<Registration>) -> Self {
         self.registrations.push(registration.into());
         self
     }
 
+    /// Adds the hook handlers of a namespace. Their hooks are processed in the background, unless
+    /// [`no_runner`](Self::no_runner) says otherwise.
+    pub fn hooks(mut self, hooks: Hooks) -> Self {
+        self.hooks.push(hooks);
+        self
+    }
+
     /// How many runs this process advances at the same time. Default 256.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").concurrency(64);
+    /// ```
     pub fn concurrency(mut self, runs: usize) -> Self {
         self.config.concurrency = runs;
         self
@@ -171,12 +194,20 @@ impl EngineBuilder {
 
     /// How long a claim lasts without renewal: the longest delay before another process takes over the
     /// work of one that died. Renewed every third of it. Default 30 seconds, at least 1 second.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").lease("1 minute");
+    /// ```
     pub fn lease(mut self, lease: impl IntoSpan) -> Self {
         self.config.rules.lease = self.span(lease, self.config.rules.lease);
         self
     }
 
     /// How often to look for due work when nothing else tells of it. Default 1 second.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").poll_interval("100 ms");
+    /// ```
     pub fn poll_interval(mut self, interval: impl IntoSpan) -> Self {
         self.config.poll_interval = self.span(interval, self.config.poll_interval);
         self
@@ -184,6 +215,10 @@ impl EngineBuilder {
 
     /// How many waiting runs may stay in memory to go on without replay; 0 switches that off and changes
     /// speed and nothing else. Default 1024.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").parked_runs(0);
+    /// ```
     pub fn parked_runs(mut self, runs: usize) -> Self {
         self.config.parked_max = runs;
         self
@@ -191,30 +226,53 @@ impl EngineBuilder {
 
     /// After how many claims without progress an instance is taken out of circulation as `errored`: what
     /// bounds a step that kills its process. Default 10.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").quarantine_after(3);
+    /// ```
     pub fn quarantine_after(mut self, claims: u32) -> Self {
         self.config.rules.claims_without_progress_max = claims;
         self
     }
 
     /// Changes the limits.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// let limits = Limits { steps_max: 5_000, ..Limits::default() };
+    /// let builder = Engine::builder("memory:").limits(limits);
+    /// ```
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
     /// The retry policy of steps that name none. Default: 5 retries, 10 seconds, exponential.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// let builder = Engine::builder("memory:").default_retries(Retries::linear(3, "1 minute"));
+    /// ```
     pub fn default_retries(mut self, retries: Retries) -> Self {
         self.step_defaults.retries = Arc::new(retries);
         self
     }
 
     /// The timeout of an attempt of steps that name none. Default 10 minutes.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").default_timeout("30 seconds");
+    /// ```
     pub fn default_timeout(mut self, timeout: impl IntoSpan) -> Self {
         self.step_defaults.timeout = self.span(timeout, self.step_defaults.timeout);
         self
     }
 
     /// How long a wait for an event lasts that names no timeout. Default 24 hours.
+    ///
+    /// ```
+    /// let builder = piton::Engine::builder("memory:").default_wait_timeout("7 days");
+    /// ```
     pub fn default_wait_timeout(mut self, timeout: impl IntoSpan) -> Self {
         self.step_defaults.wait_timeout = self.span(timeout, self.step_defaults.wait_timeout);
         self
@@ -222,24 +280,53 @@ impl EngineBuilder {
 
     /// Advances nothing by itself: for processes that only create and look, and for hosts that call
     /// [`Engine::tick`].
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").no_runner().start().await?;
+    /// assert!(!engine.has_runner());
+    /// # Ok(()) }
+    /// ```
     pub fn no_runner(mut self) -> Self {
         self.config.run_in_background = false;
         self
     }
 
     /// Takes time, randomness and tasks from elsewhere: a virtual clock in tests.
+    ///
+    /// ```
+    /// let clock = piton_testing::VirtualRuntime::new(1);
+    /// let builder = piton::Engine::builder("memory:").runtime(clock);
+    /// ```
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
     /// Shows every step to `interceptor`, which may put something in the place of its body: for tests.
+    ///
+    /// ```
+    /// struct Nothing;
+    /// impl piton::intercept::Interceptor for Nothing {}
+    ///
+    /// let builder = piton::Engine::builder("memory:").interceptor(std::sync::Arc::new(Nothing));
+    /// ```
     pub fn interceptor(mut self, interceptor: Arc<dyn Interceptor>) -> Self {
         self.interceptor = Some(interceptor);
         self
     }
 
     /// Opens the database and starts the engine.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("memory:").start().await?;
+    /// let refused = Engine::builder("memory:").lease("soon").start().await.unwrap_err();
+    /// assert_eq!(refused.code(), Some("INVALID_DURATION"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -255,7 +342,13 @@ impl EngineBuilder {
         };
         let limits = Arc::new(self.limits);
         let registry = Arc::new(Registry::new(self.registrations, Arc::clone(&limits))?);
+        let (hooks, engine_hooks) = crate::hooks::register(self.hooks, &limits)?;
         let store = open(self.database, &runtime).await?;
+        if !engine_hooks.is_empty()
+            && let Some(store) = store.hooks()
+        {
+            store.tell_by_hooks(engine_hooks);
+        }
         let ids = Arc::new(Ids::new(Arc::clone(&runtime)));
         let shared = Arc::new(Shared {
             runner_name: ids.next("runner"),
@@ -268,7 +361,8 @@ impl EngineBuilder {
             waiters: Waiters::default(),
             runtime,
         });
-        Ok(Engine::start(shared, self.config))
+        let hooks = HookShared::new(&shared, hooks, self.config.run_in_background)?;
+        Ok(Engine::start(shared, hooks, self.config))
     }
 
     fn span(&mut self, span: impl IntoSpan, before: Span) -> Span {
@@ -369,6 +463,17 @@ async fn open_postgres(_: String, _: &Arc<dyn Runtime>) -> Result<Arc<dyn Store>
 ///
 /// Dropping the last handle stops it as a crash would: nothing is lost, and leases run out by themselves.
 /// [`shutdown`](Self::shutdown) is the polite way.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// let same = engine.clone();
+/// same.workflow::<(), ()>("noop")?.create(()).id("one").await?;
+/// engine.workflow::<(), ()>("noop")?.get("one").await?.result().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -377,43 +482,87 @@ pub struct Engine {
 struct Inner {
     shared: Arc<Shared>,
     runner: Arc<Runner>,
+    hooks: Arc<HookShared>,
     tasks: Mutex<Vec<TaskOwner>>,
 }
 
 /// What a [`tick`](Engine::tick) did.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// noop.create(()).await?;
+/// assert_eq!(engine.tick(10).await?.processed, 1);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tick {
     /// How many runs were advanced.
     pub processed: usize,
+    /// How many hooks were processed.
+    pub hooks: usize,
 }
 
 impl Engine {
     /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"`, or `"memory:"` for tests.
+    ///
+    /// ```no_run
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let engine = Engine::builder("sqlite:app.db").start().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder(url: impl Into<String>) -> EngineBuilder {
         EngineBuilder::new(Database::Url(url.into()))
     }
 
     /// An engine on a store that is open already.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::{runtime::TokioRuntime, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// let store = MemoryStore::new(TokioRuntime::current()?);
+    /// let engine = Engine::builder_with_store(store).start().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder_with_store(store: Arc<dyn Store>) -> EngineBuilder {
         EngineBuilder::new(Database::Store(store))
     }
 
-    fn start(shared: Arc<Shared>, config: RunnerConfig) -> Self {
+    fn start(shared: Arc<Shared>, hooks: Arc<HookShared>, config: RunnerConfig) -> Self {
         let runner = Runner::new(Arc::clone(&shared), config);
         let observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&runner) as _;
         shared.store.observe(observer);
+        let hooks_observer: std::sync::Weak<dyn Observer> = Arc::downgrade(&hooks) as _;
+        shared.store.observe(hooks_observer);
         let mut tasks = runner.spawn_duties();
+        tasks.extend(hooks.spawn_duties());
         // Counting a large backlog takes a while: nobody waits for it.
         tasks.push(shared.runtime.spawn(Box::pin(report_unregistered(Arc::clone(&shared)))));
         let tasks = Mutex::new(tasks);
-        Self { inner: Arc::new(Inner { shared, runner, tasks }) }
+        Self { inner: Arc::new(Inner { shared, runner, hooks, tasks }) }
     }
 
     /// A typed handle to a workflow of this engine.
     ///
     /// The types must be the ones it was registered with; tools that do not know them use
     /// [`serde_json::Value`], or `Box<serde_json::value::RawValue>` for JSON that stays as it was written.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// let noop = engine.workflow::<(), ()>("noop")?;
+    /// let other = engine.workflow::<String, ()>("noop").unwrap_err();
+    /// assert_eq!(other.code(), Some("VALIDATION_ERROR"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -428,22 +577,65 @@ impl Engine {
         )
     }
 
+    /// The hooks of this engine's database: triggers them, lists them, retries them.
+    pub fn hooks(&self) -> HookClient {
+        HookClient::new(Arc::clone(&self.inner.hooks))
+    }
+
     /// The names of the workflows registered with this engine, sorted.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.workflows(), ["noop"]);
+    /// # Ok(()) }
+    /// ```
     pub fn workflows(&self) -> Vec<String> {
         self.inner.shared.registry.names.iter().map(ToString::to_string).collect()
     }
 
     /// Where this engine's time, randomness and tasks come from.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("noop")?.create(()).await?;
+    /// let age = engine.runtime().now().since(instance.describe().await?.created_at);
+    /// assert!(age < piton::Span::literal("1 minute"));
+    /// # Ok(()) }
+    /// ```
     pub fn runtime(&self) -> Arc<dyn Runtime> {
         Arc::clone(&self.inner.shared.runtime)
     }
 
     /// The limits of this engine.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert_eq!(engine.limits().steps_max, 1024);
+    /// # Ok(()) }
+    /// ```
     pub fn limits(&self) -> &Limits {
         &self.inner.shared.limits
     }
 
     /// Whether this engine advances due work by itself; see [`EngineBuilder::no_runner`].
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// assert!(engine.has_runner());
+    /// # Ok(()) }
+    /// ```
     pub fn has_runner(&self) -> bool {
         self.inner.runner.runs_in_background()
     }
@@ -452,6 +644,19 @@ impl Engine {
     ///
     /// Such instances wait untouched: a deploy may bring their workflow back.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::{runtime::TokioRuntime, store::MemoryStore};
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let store = MemoryStore::new(TokioRuntime::current()?);
+    /// let old = Engine::builder_with_store(store.clone()).register(workflow("noop", noop)).no_runner();
+    /// old.start().await?.workflow::<(), ()>("noop")?.create(()).await?;
+    /// let new = Engine::builder_with_store(store).start().await?;
+    /// assert_eq!(new.unregistered().await?, [("noop".to_owned(), 1)]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store cannot be read.
@@ -459,31 +664,75 @@ impl Engine {
         Ok(self.inner.shared.unregistered().await?)
     }
 
-    /// Claims up to `runs` due runs, advances each as far as it goes, and returns when they rest: for
-    /// hosts without a background runner. Any number of ticks may run at the same time, in any process.
+    /// Claims up to `runs` due runs, advances each as far as it goes, processes the hooks that are due, and returns when
+    /// everything rests: for hosts without a background runner. Any number of ticks may run at the same time, in any
+    /// process.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// for _ in 0..3 {
+    ///     noop.create(()).await?;
+    /// }
+    /// assert_eq!(engine.tick(2).await?.processed, 2);
+    /// assert_eq!(engine.tick(2).await?.processed, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
     /// If the store cannot be used.
     pub async fn tick(&self, runs: usize) -> Result<Tick> {
         let processed = self.inner.runner.tick(runs).await?;
-        Ok(Tick { processed })
+        let hooks = self.inner.hooks.tick().await?;
+        Ok(Tick { processed, hooks })
     }
 
-    /// When there will be something to do for [`tick`](Self::tick): now or earlier if there is already.
+    /// When there will be something to do for [`tick`](Self::tick), hooks included: now or earlier if there is already.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(engine.next_wake_at().await?, None);
+    /// noop.create(()).await?;
+    /// assert!(engine.next_wake_at().await? <= Some(engine.runtime().now()));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
     /// If the store cannot be read.
     pub async fn next_wake_at(&self) -> Result<Option<piton_core::Timestamp>> {
         let names = Arc::clone(&self.inner.shared.registry.names);
-        Ok(self.inner.shared.store.next_due_at(names).await?)
+        let runs = self.inner.shared.store.next_due_at(names).await?;
+        let hooks = match self.inner.hooks.group() {
+            Some(all) => all.next_wake_at().await?,
+            None => None,
+        };
+        Ok([runs, hooks].into_iter().flatten().min())
     }
 
     /// Since when, or from when on, there is work that any runner with room would take.
     ///
     /// Unlike [`next_wake_at`](Self::next_wake_at) it leaves out the runs that were claimed again and again without
     /// progress: those are advanced one at a time, and may wait for their turn however long they have been due.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).await?;
+    /// assert!(engine.next_claimable_at().await? <= Some(engine.runtime().now()));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -493,15 +742,34 @@ impl Engine {
         Ok(self.inner.shared.store.next_claimable_at(names).await?)
     }
 
-    /// Stops politely: claims nothing more, lets running steps be recorded up to `patience`, hands the
+    /// Stops politely: claims nothing more, lets running steps and hooks be recorded up to `patience`, hands the
     /// leases of the rest back so that others need not wait for them, and closes the store.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// engine.shutdown("10 seconds").await?;
+    /// assert!(engine.tick(1).await.is_err());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
     /// If `patience` is not a duration or the store fails.
     pub async fn shutdown(&self, patience: impl IntoSpan) -> Result<()> {
         let patience = patience.into_span()?;
-        self.inner.runner.shutdown(patience).await;
+        let hooks_end = self.inner.shared.runtime.sleep(patience);
+        self.inner.hooks.stop();
+        let hooks = async {
+            tokio::select! {
+                biased;
+                () = self.inner.hooks.finish() => {}
+                () = hooks_end => self.inner.hooks.abort(),
+            }
+        };
+        tokio::join!(self.inner.runner.shutdown(patience), hooks);
         let tasks = std::mem::take(&mut *self.inner.lock_tasks());
         drop(tasks);
         self.inner.shared.waiters.shut_down();
@@ -525,6 +793,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.runner.abandon_all();
+        self.hooks.abort();
         self.shared.waiters.shut_down();
     }
 }

@@ -11,9 +11,31 @@ use piton_core::{Code, DurationError, Issue, Refusal};
 use crate::store::StoreError;
 
 /// What a Piton function returns.
+///
+/// ```
+/// fn cents(text: &str) -> piton::Result<u64> {
+///     Ok(text.parse()?)
+/// }
+/// assert_eq!(cents("125")?, 125);
+/// # Ok::<(), piton::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What an error is about.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::ErrorKind;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let error = Engine::builder("nowhere").start().await.unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Store if error.is_retryable() => println!("try again later"),
+///     kind => println!("{kind:?}: {error}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -148,36 +170,91 @@ impl Error {
     }
 
     /// What the error is about.
+    ///
+    /// ```
+    /// assert_eq!(piton::Error::new("no luck").kind(), piton::ErrorKind::User);
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// Its name; `"Error"` when nobody gave it one.
+    ///
+    /// ```
+    /// use piton::Error;
+    /// assert_eq!(Error::new("no luck").name(), "Error");
+    /// assert_eq!(Error::new("no luck").named("NoLuck").name(), "NoLuck");
+    /// ```
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
     /// What happened, without the name.
+    ///
+    /// ```
+    /// let error = piton::Error::new("no luck").named("NoLuck");
+    /// assert_eq!((error.message(), error.to_string().as_str()), ("no luck", "NoLuck: no luck"));
+    /// ```
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
     /// The stable code, such as `"INSTANCE_NOT_FOUND"`; refusals of the engine always have one.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").start().await?;
+    /// let error = engine.workflow::<(), ()>("nobody").unwrap_err();
+    /// assert_eq!(error.code(), Some("WORKFLOW_NOT_FOUND"));
+    /// assert_eq!(Error::new("no luck").code(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
 
     /// Where in the input it is wrong, if that is known: params that do not decode name the field.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use serde_json::{Value, json};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Order { cents: u64 }
+    /// # async fn pay(_: Event<Order>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("pay", pay)).start().await?;
+    /// let pay = engine.workflow::<Value, Value>("pay")?;
+    /// let error = pay.create(json!({ "cents": "many" })).await.unwrap_err();
+    /// assert_eq!(error.issues()[0].path, "cents");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn issues(&self) -> &[Issue] {
         &self.0.issues
     }
 
     /// Whether a step that fails with it may be retried.
+    ///
+    /// ```
+    /// use piton::Error;
+    /// assert!(Error::new("the gateway is busy").is_retryable());
+    /// assert!(!Error::non_retryable("card declined").is_retryable());
+    /// ```
     pub fn is_retryable(&self) -> bool {
         self.0.retryable
     }
 
     /// The error behind it, if it wraps one and has not been through the database.
+    ///
+    /// ```
+    /// let error = piton::Error::from("x".parse::<u32>().unwrap_err());
+    /// let source = error.source().expect("it wraps one");
+    /// assert!(source.is::<std::num::ParseIntError>());
+    /// ```
     pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }

@@ -44,6 +44,17 @@ impl<P> Deref for Event<P> {
 }
 
 /// An event that a wait received.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::Received;
+/// async fn pay(_: Event<()>, step: &Step) -> Result<u64> {
+///     let paid: Received<u64> = step.wait_for_event("payment", "paid").received().await?;
+///     step.log().info(format!("{} at {}", paid.event_type, paid.timestamp));
+///     Ok(paid.payload)
+/// }
+/// # let _ = workflow("pay", pay);
+/// ```
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct Received<T> {

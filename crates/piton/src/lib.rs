@@ -33,11 +33,17 @@
 //! - **Name steps deterministically**, with the index in loops: the name is the identity.
 //! - **Keep results small**: up to 1 MiB each; return references to anything larger.
 
+/// The guide to hooks, so that its examples compile.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../docs/hooks.md")]
+struct GuideToHooks;
+
 mod client;
 mod codec;
 mod engine;
 mod error;
 mod event;
+pub mod hooks;
 pub mod intercept;
 mod pass;
 mod runner;

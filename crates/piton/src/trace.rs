@@ -33,6 +33,14 @@ pub fn durable_log_layer() -> DurableLogLayer {
 }
 
 /// See [`durable_log_layer`].
+///
+/// ```
+/// use tracing_subscriber::filter::LevelFilter;
+/// use tracing_subscriber::prelude::*;
+///
+/// let durable: piton::DurableLogLayer = piton::durable_log_layer();
+/// tracing_subscriber::registry().with(durable).with(LevelFilter::INFO).init();
+/// ```
 #[derive(Clone, Debug)]
 pub struct DurableLogLayer {
     level: Level,
@@ -40,6 +48,13 @@ pub struct DurableLogLayer {
 
 impl DurableLogLayer {
     /// Stores events down to this level. Default `INFO`.
+    ///
+    /// ```
+    /// use tracing_subscriber::prelude::*;
+    ///
+    /// let durable = piton::durable_log_layer().with_level(tracing::Level::DEBUG);
+    /// tracing_subscriber::registry().with(durable).init();
+    /// ```
     #[must_use]
     pub fn with_level(mut self, level: Level) -> Self {
         self.level = level;

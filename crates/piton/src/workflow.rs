@@ -54,6 +54,20 @@ pub trait Workflow: Send + Sync + 'static {
 
     /// The program. It is called from the start on every pass; recorded steps return what they
     /// returned before, so do everything that must happen once inside `step.*`.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// struct Shop { currency: &'static str }
+    ///
+    /// impl Workflow for Shop {
+    /// #     const NAME: &'static str = "shop";
+    /// #     type Params = u64;
+    /// #     type Output = String;
+    ///     async fn run(&self, cents: Event<u64>, step: &Step) -> Result<String> {
+    ///         step.run("format", async { Ok(format!("{} {}", *cents, self.currency)) }).await
+    ///     }
+    /// }
+    /// ```
     fn run(
         &self,
         event: Event<Self::Params>,
@@ -66,12 +80,36 @@ pub trait Workflow: Send + Sync + 'static {
 ///
 /// The associated future type under a `for<'a>` bound is what lets an `async fn` that borrows its
 /// [`Step`] be passed without a macro or a box.
+///
+/// ```
+/// # use piton::prelude::*;
+/// use piton::{Registration, WorkflowFn};
+///
+/// fn versioned<F>(version: u32, function: F) -> Registration
+/// where
+///     F: for<'a> WorkflowFn<'a, u64, Output = u64> + 'static,
+/// {
+///     workflow(format!("double-v{version}"), function)
+/// }
+/// # async fn double(n: Event<u64>, _: &Step) -> Result<u64> { Ok(*n * 2) }
+/// assert_eq!(versioned(2, double).name(), "double-v2");
+/// ```
 pub trait WorkflowFn<'a, P>: Send + Sync {
     /// What the function returns when all goes well.
     type Output;
     /// The function's future.
     type Future: Future<Output = Result<Self::Output>> + Send + 'a;
     /// Calls the function.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::WorkflowFn;
+    /// # async fn double(n: Event<u64>, _: &Step) -> Result<u64> { Ok(*n * 2) }
+    /// async fn quadruple(n: Event<u64>, step: &Step) -> Result<u64> {
+    ///     Ok(double.call(n, step).await? * 2)
+    /// }
+    /// # let _ = workflow("quadruple", quadruple);
+    /// ```
     fn call(&self, event: Event<P>, step: &'a Step) -> Self::Future;
 }
 
@@ -111,6 +149,21 @@ where
 
 /// A named workflow, ready for [`EngineBuilder::register`](crate::EngineBuilder::register). Clones are the same
 /// workflow.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::Registration;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// fn workflows() -> Vec<Registration> {
+///     vec![workflow("noop", noop), workflow("still-noop", noop)]
+/// }
+/// let engine = workflows().into_iter().fold(Engine::builder("memory:"), |engine, w| engine.register(w));
+/// assert_eq!(engine.start().await?.workflows(), ["noop", "still-noop"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Registration {
     pub(crate) name: String,
@@ -119,6 +172,12 @@ pub struct Registration {
 
 impl Registration {
     /// The name it is registered under.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// assert_eq!(workflow("noop", noop).name(), "noop");
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -524,6 +524,7 @@ async fn a_missing_instance_is_not_found(kind: StoreKind) -> Result<()> {
         event_type: piton::EventType::parse("go", &limits)?,
         payload: piton::Json::null(),
         idempotency_key: None,
+        hooks: Vec::new(),
     };
     let missing: Error = harness.store().send_event(event).await.unwrap_err().into();
     assert_eq!(missing.code(), Some("INSTANCE_NOT_FOUND"));

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 mod compile_fail;
+mod dispatchers;
 mod events;
 mod history;
+mod hooks;
+mod hooks_of_users;
 mod lifecycle;
 mod limits;
 mod logs;

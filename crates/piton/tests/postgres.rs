@@ -339,6 +339,7 @@ async fn log_lines_of_a_commit_that_was_never_answered_are_there_once() -> Resul
         instances: vec![NewInstance { id: InstanceId::from_stored("a"), params: Json::null() }],
         existing: Existing::Refuse,
         lease: Some(Lease { runner: "runner".into(), span: Span::literal("1 hour") }),
+        hooks: Vec::new(),
     });
     let created = created.await.expect("created").remove(0);
     let key = RunKey { instance: created.instance.key, run: 0, epoch: created.epoch };

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::store::SqliteStore;
-use piton::{EngineBuilder, InstanceStatus, Registration, Span};
+use piton::{Engine, EngineBuilder, InstanceHandle, InstanceStatus, Registration, Span};
 use piton_testing::{Access, Harness, NextCommit, StoreKind, VirtualRuntime, on_every_store};
 
 use crate::support::{
-    Gate, Trail, another_engine, ended, engine_on, eventually, flow, steps_of, system_lines,
-    tick_until_arrived, until_status, until_told,
+    Gate, Trail, UnderWay, another_engine, ended, engine_on, eventually, flow, steps_of,
+    system_lines, tick_until_arrived, until_status, until_told,
 };
 
 on_every_store!(
@@ -129,19 +129,46 @@ async fn twenty_concurrent_ticks_double_nothing_and_strand_nobody(kind: StoreKin
     Ok(())
 }
 
-async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_over(
-    kind: StoreKind,
-) -> Result<()> {
-    let gate = Gate::new();
-    let harness = Harness::on(kind, [gated(&gate, "healthy")]).await?;
-    let access = Access::to(harness.store());
-    let stalled = [gated(&gate, "stalled")];
-    let stalled = engine_on(access.clone(), &harness, stalled, EngineBuilder::no_runner).await?;
-    let instance = harness.create::<_, String>("work", ()).await?;
-    let stale = tick_until_arrived(&stalled, &gate).await?;
+/// A healthy engine, and one beside it whose way to the store can be blocked.
+struct Stalling {
+    gate: Gate,
+    harness: Harness,
+    access: Arc<Access>,
+    stalled: Engine,
+    instance: InstanceHandle<String>,
+}
+
+impl Stalling {
+    async fn on(kind: StoreKind) -> Result<Self> {
+        let gate = Gate::new();
+        let harness = Harness::on(kind, [gated(&gate, "healthy")]).await?;
+        let access = Access::to(harness.store());
+        let stalled = [gated(&gate, "stalled")];
+        let stalled =
+            engine_on(access.clone(), &harness, stalled, EngineBuilder::no_runner).await?;
+        let instance = harness.create::<_, String>("work", ()).await?;
+        Ok(Self { gate, harness, access, stalled, instance })
+    }
+}
+
+/// Lets the engine's body end and holds its result up on the way to the store.
+async fn result_held_up<'e>(
+    engine: &'e Engine,
+    gate: &Gate,
+    access: &Access,
+) -> Result<UnderWay<'e>> {
+    let tick = tick_until_arrived(engine, gate).await?;
     access.stall();
     gate.open();
     access.holds_a_write().await;
+    Ok(tick)
+}
+
+async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_over(
+    kind: StoreKind,
+) -> Result<()> {
+    let Stalling { gate, harness, access, stalled, instance } = Stalling::on(kind).await?;
+    let stale = result_held_up(&stalled, &gate, &access).await?;
 
     harness.advance(29_999);
     assert_eq!(harness.run_until_idle().await?.processed, 0, "the lease still runs");
@@ -167,16 +194,8 @@ async fn a_runner_stalled_past_its_lease_commits_nothing_and_its_run_was_taken_o
 async fn a_stalled_runner_cannot_write_while_the_next_one_is_in_the_middle_of_its_body(
     kind: StoreKind,
 ) -> Result<()> {
-    let gate = Gate::new();
-    let harness = Harness::on(kind, [gated(&gate, "healthy")]).await?;
-    let access = Access::to(harness.store());
-    let stalled = [gated(&gate, "stalled")];
-    let stalled = engine_on(access.clone(), &harness, stalled, EngineBuilder::no_runner).await?;
-    let instance = harness.create::<_, String>("work", ()).await?;
-    let stale = tick_until_arrived(&stalled, &gate).await?;
-    access.stall();
-    gate.open();
-    access.holds_a_write().await;
+    let Stalling { gate, harness, access, stalled, instance } = Stalling::on(kind).await?;
+    let stale = result_held_up(&stalled, &gate, &access).await?;
     harness.advance("30 seconds");
     let fresh = tick_until_arrived(harness.engine(), &gate).await?;
 
@@ -194,16 +213,8 @@ async fn a_stalled_runner_cannot_write_while_the_next_one_is_in_the_middle_of_it
 async fn a_runner_stalled_past_its_lease_goes_on_if_nobody_took_its_run(
     kind: StoreKind,
 ) -> Result<()> {
-    let gate = Gate::new();
-    let harness = Harness::on(kind, [gated(&gate, "healthy")]).await?;
-    let access = Access::to(harness.store());
-    let stalled = [gated(&gate, "stalled")];
-    let stalled = engine_on(access.clone(), &harness, stalled, EngineBuilder::no_runner).await?;
-    let instance = harness.create::<_, String>("work", ()).await?;
-    let late = tick_until_arrived(&stalled, &gate).await?;
-    access.stall();
-    gate.open();
-    access.holds_a_write().await;
+    let Stalling { gate, harness, access, stalled, instance } = Stalling::on(kind).await?;
+    let late = result_held_up(&stalled, &gate, &access).await?;
     harness.advance("1 minute");
     access.go_on();
     late.await?;

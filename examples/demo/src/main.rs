@@ -87,20 +87,21 @@ async fn main() -> Result<()> {
     // A variable that is set to nothing is not a secret.
     args.token = args.token.filter(|token| !token.trim().is_empty());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log).init();
+    if let Some(Command::Audit) = args.command {
+        return audit(&args.database);
+    }
     ensure!(
         args.listen.ip().is_loopback() || args.token.is_some() || args.insecure_no_auth,
         "{} can be reached by others: set a token with --token, or say --insecure-no-auth",
         args.listen
     );
-    if let Some(Command::Audit) = args.command {
-        return audit(&args.database);
-    }
     let engine = start_engine(&args).await?;
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| cannot_listen(args.listen))?;
     let order = unused_order(&engine).await?;
+    let signals = StopSignals::listen()?;
     greet(&args, listener.local_addr()?, &order);
-    serve(&args, engine, listener).await
+    serve(&args, engine, listener, signals).await
 }
 
 fn audit(database: &str) -> Result<()> {
@@ -170,7 +171,12 @@ fn app(args: &Args, engine: &Engine) -> Result<Router> {
         .fallback(piton_http::not_found))
 }
 
-async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()> {
+async fn serve(
+    args: &Args,
+    engine: Engine,
+    listener: TcpListener,
+    mut signals: StopSignals,
+) -> Result<()> {
     let (app, runtime) = (app(args, &engine)?, engine.runtime());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async {
@@ -179,7 +185,7 @@ async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()>
     let serving =
         piton_http::serve(listener, app, ServerLimits::default(), Arc::clone(&runtime), shutdown);
     let stopping = async {
-        stop_signal().await?;
+        signals.next().await?;
         tracing::info!("shutting down; press Ctrl-C again to stop at once");
         let _ = stop.send(());
         let politely = async {
@@ -188,7 +194,7 @@ async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()>
         };
         tokio::select! {
             done = politely => Ok(done?),
-            again = stop_signal() => again.and_then(|()| anyhow::bail!("stopped at once; nothing that was answered is lost")),
+            again = signals.next() => again.and_then(|()| anyhow::bail!("stopped at once; nothing that was answered is lost")),
         }
     };
     let (served, stopped) = tokio::join!(serving, stopping);
@@ -196,20 +202,38 @@ async fn serve(args: &Args, engine: Engine, listener: TcpListener) -> Result<()>
     stopped
 }
 
-/// Ends at the next Ctrl-C or SIGTERM.
-async fn stop_signal() -> Result<()> {
+/// Ctrl-C and SIGTERM, from the moment this is made: whoever has been answered may stop the server.
+struct StopSignals {
     #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        tokio::select! {
-            pressed = tokio::signal::ctrl_c() => pressed.context("cannot wait for Ctrl-C")?,
-            _ = terminate.recv() => {}
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self> {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::{SignalKind, signal};
+            let terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+            let interrupt = signal(SignalKind::interrupt()).context("cannot wait for Ctrl-C")?;
+            Ok(Self { terminate, interrupt })
         }
+        #[cfg(not(unix))]
+        Ok(Self {})
     }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
-    Ok(())
+
+    /// Ends at the next one.
+    async fn next(&mut self) -> Result<()> {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        #[cfg(not(unix))]
+        tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
+        Ok(())
+    }
 }
 
 /// Says where the server is, and what to type next.

@@ -74,12 +74,14 @@ fn after_event(session: &Session, args: &SendEventArgs, instance: &Instance) -> 
 }
 
 pub(crate) fn steer(session: &Session, target: &Target, verb: &str) -> Result<()> {
+    // Afterwards nobody could tell an end long ago from one that came quickly.
+    let before = (verb == "resume").then(|| session.client.instance(target).ok()).flatten();
     session.client.steer(target, verb)?;
     let id = safe(&target.id);
     let Ok(instance) = session.client.instance(target) else {
         return session.print(&format!("{id}: {verb} was accepted"));
     };
-    if verb == "resume" && instance.details.ended() {
+    if before.is_some_and(|before| before.details.ended()) {
         let status = safe(&instance.details.status);
         session.print(&format!("{id} has ended ({status}): there is nothing to resume"))?;
         session.note(&format!("run it again: {}", session.command("restart", target)));

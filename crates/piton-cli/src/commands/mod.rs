@@ -2,6 +2,7 @@
 
 mod change;
 mod history;
+mod hooks;
 mod list;
 mod logs;
 mod look;
@@ -19,6 +20,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Workflows(WorkflowsCommand::List) => list::workflows(&session()?),
         Command::Instances(command) => instances(&session()?, command),
+        Command::Hooks(command) => hooks::run(&session()?, command),
         Command::Completions { shell } => shell::completions(*shell),
         Command::Man { folder } => shell::man(folder.as_deref()),
     }

@@ -12,8 +12,9 @@ use super::stage::*;
 /// Looks for a hint that may come from another thread after this many chances to run.
 const PATIENCE: usize = 100_000;
 
+/// Remembers what it is told.
 #[derive(Default)]
-struct Listener(Mutex<Vec<Hint>>);
+pub(super) struct Listener(Mutex<Vec<Hint>>);
 
 impl Observer for Listener {
     fn hint(&self, hint: Hint) {
@@ -22,8 +23,15 @@ impl Observer for Listener {
 }
 
 impl Listener {
+    pub(super) fn on(stage: &Stage) -> Arc<Self> {
+        let listener = Arc::new(Self::default());
+        let weak: Weak<Self> = Arc::downgrade(&listener);
+        stage.store.observe(weak);
+        listener
+    }
+
     /// Waits for the hint, and forgets everything that was told so far.
-    async fn expect(&self, hint: Hint) {
+    pub(super) async fn expect(&self, hint: Hint) {
         for _ in 0..PATIENCE {
             if self.was_told(&hint) {
                 return self.forget();
@@ -45,10 +53,7 @@ impl Listener {
 
 impl Stage {
     fn listen(&self) -> Arc<Listener> {
-        let listener = Arc::new(Listener::default());
-        let weak: Weak<Listener> = Arc::downgrade(&listener);
-        self.store.observe(weak);
-        listener
+        Listener::on(self)
     }
 
     fn due_in(&self, ms: i64) -> Hint {

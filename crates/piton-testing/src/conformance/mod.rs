@@ -22,6 +22,8 @@ pub mod events;
 #[doc(hidden)]
 pub mod hints;
 #[doc(hidden)]
+pub mod hooks;
+#[doc(hidden)]
 pub mod leases;
 #[doc(hidden)]
 pub mod lifecycle;
@@ -267,6 +269,23 @@ macro_rules! store_conformance {
                 the_end_of_a_run_is_told_however_it_ends,
                 every_observer_is_told_until_it_is_dropped,
             );
+            $crate::store_conformance!(@topic $open hooks:
+                every_field_of_a_hook_survives,
+                hooks_come_and_go_with_their_boundary,
+                hooks_come_with_the_create_and_the_event_they_were_given_to,
+                due_hooks_are_taken_oldest_first_and_not_before_their_time,
+                a_taken_hook_belongs_to_one_until_its_lease_ends,
+                a_renewed_lease_lasts_and_a_lost_one_cannot_be_renewed,
+                failures_are_retried_with_their_delays_and_then_kept,
+                a_hook_that_keeps_killing_its_process_is_given_up,
+                a_retry_by_hand_makes_a_failed_hook_due_again,
+                work_is_settled_renewed_and_taken_in_one_go,
+                old_completed_hooks_are_removed_and_no_others,
+                simultaneous_processors_share_the_hooks,
+                hooks_are_listed_newest_first_and_by_what_was_asked_for,
+                hooks_that_become_due_are_told,
+                what_the_engine_tells_is_stored_once_and_with_its_cause,
+            );
             $crate::store_conformance!(@topic $open closing:
                 a_closed_store_answers_nothing,
                 what_was_asked_before_the_close_is_answered,
@@ -300,6 +319,7 @@ mod tests {
             ("reading", include_str!("reading.rs")),
             ("mutations", include_str!("mutations.rs")),
             ("hints", include_str!("hints.rs")),
+            ("hooks", include_str!("hooks.rs")),
             ("closing", include_str!("closing.rs")),
         ];
         for (topic, source) in topics {

@@ -51,6 +51,7 @@ pub(crate) fn create_request(ids: &[&str], existing: Existing) -> CreateRequest 
         instances: ids.iter().map(|id| new_instance(id)).collect(),
         existing,
         lease: None,
+        hooks: Vec::new(),
     }
 }
 
@@ -61,6 +62,7 @@ pub(crate) fn event(receiver: &str, event_type: &str) -> NewEvent {
         event_type: EventType::from_stored(event_type),
         payload: Json::null(),
         idempotency_key: None,
+        hooks: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use piton::Result;
+use piton::hooks::{HookRecord, HookStatus};
 use piton_core::record::{EventRecord, InstanceRecord, RunNumber, StepRecord};
 use piton_core::{Refusal, Timestamp};
 use serde_json::Value;
@@ -17,6 +18,18 @@ use crate::{Harness, Rows, VirtualRuntime};
 ///
 /// Declare one as a constant, `const ID: Var<String> = Var::new("id");`, or write its name where it is used and let the
 /// compiler find the type.
+///
+/// ```
+/// # use piton_testing::scenario::{Scenario, Var, steps::*};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// const MOMENT: Var<piton::Timestamp> = Var::new("moment");
+/// let scenario = Scenario::new("a minute").step(advance_time("1 minute").store_as(MOMENT));
+/// let finished = scenario.step(assert(|cx| assert_eq!(*cx.var(MOMENT), cx.now()))).run().await?;
+/// assert_eq!(finished.var(MOMENT), finished.var::<piton::Timestamp>("moment"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Var<T> {
     name: &'static str,
     holds: PhantomData<fn() -> T>,
@@ -24,6 +37,11 @@ pub struct Var<T> {
 
 impl<T> Var<T> {
     /// The variable with this name.
+    ///
+    /// ```
+    /// use piton_testing::scenario::Var;
+    /// const ID: Var<String> = Var::new("id");
+    /// ```
     pub const fn new(name: &'static str) -> Self {
         Self { name, holds: PhantomData }
     }
@@ -89,6 +107,19 @@ impl fmt::Debug for Vars {
 }
 
 /// Where a scenario stands.
+///
+/// ```
+/// # use piton_testing::scenario::Context;
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// fn nothing_waits(cx: &Context) {
+///     assert_eq!(cx.runtime().next_sleep_at(), None, "{} at {}", cx.name(), cx.now());
+/// }
+/// Scenario::new("nothing").step(assert(nothing_waits)).run().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Context {
     pub(super) name: String,
     pub(super) harness: Harness,
@@ -101,26 +132,76 @@ impl Context {
     }
 
     /// The name of the scenario.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let step = assert(|cx| assert_eq!(cx.name(), "a nap"));
+    /// # Scenario::new("a nap").step(step).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The harness: for mocks, and for what no step does.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let step = assert(|cx| cx.harness().mock("send mail").returns("sent"));
+    /// # Scenario::new("a nap").step(step).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn harness(&self) -> &Harness {
         &self.harness
     }
 
     /// The virtual world.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let step = assert(|cx| assert_eq!(cx.runtime().next_sleep_at(), None));
+    /// # Scenario::new("a nap").step(step).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn runtime(&self) -> &Arc<VirtualRuntime> {
         self.harness.runtime()
     }
 
     /// What the clock shows.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let step = assert(|cx| assert_eq!(cx.now(), piton_testing::runtime::START));
+    /// # Scenario::new("a nap").step(step).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.harness.now()
     }
 
     /// A variable. `None` if no step has stored it yet.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let step = assert(|cx| assert_eq!(cx.get::<String>("id"), None));
+    /// # Scenario::new("a nap").step(step).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -131,6 +212,21 @@ impl Context {
 
     /// A variable.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario
+    ///     .step(create("nap").id("n-1").store_as("id"))
+    ///     .step(assert(|cx| assert_eq!(cx.var::<String>("id"), "n-1")));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If no step has stored it yet, or it holds a value of another type.
@@ -139,6 +235,22 @@ impl Context {
     }
 
     /// Ways to look things up.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario.step(create("nap").id("n-1")).step(assert_later(async |cx| {
+    ///     assert_eq!(cx.utils().require_instance("nap", "n-1").await?.run, 0);
+    ///     Ok(())
+    /// }));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn utils(&self) -> Utils<'_> {
         Utils { harness: &self.harness }
     }
@@ -151,12 +263,35 @@ impl fmt::Debug for Context {
 }
 
 /// Looks up rows, so that a test needs no SQL.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+/// let scenario = scenario.step(create("nap").id("n-1")).step(assert_later(async |cx| {
+///     let utils = cx.utils();
+///     assert!(utils.get_instance("nap", "n-2").await?.is_none());
+///     assert!(utils.get_instance("nap", "n-1").await?.is_some());
+///     Ok(())
+/// }));
+/// # scenario.run().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Utils<'a> {
     harness: &'a Harness,
 }
 
 /// Which rows to look up: those of the current run, oldest first, unless it says otherwise.
+///
+/// ```
+/// use piton_testing::scenario::{Order, RowOptions};
+/// let newest_first = RowOptions { order: Order::Descending, ..RowOptions::default() };
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RowOptions {
     /// Of this run.
@@ -166,6 +301,11 @@ pub struct RowOptions {
 }
 
 /// The order of rows.
+///
+/// ```
+/// use piton_testing::scenario::Order;
+/// assert_eq!(Order::default(), Order::Ascending);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Oldest first.
@@ -184,7 +324,92 @@ impl Order {
     }
 }
 
+/// Which hooks to look up: all that there are, unless it says otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct HookOptions {
+    /// Of this namespace.
+    pub namespace: Option<String>,
+    /// Of this name, such as `on_workflow_enqueued`.
+    pub hook_name: Option<String>,
+    /// With this status.
+    pub status: Option<HookStatus>,
+    /// About an instance of this workflow, as the payload says.
+    pub workflow: Option<String>,
+    /// About this instance, as the payload says.
+    pub instance_id: Option<String>,
+}
+
+/// What a test should seldom need: the rows behind what workflows do.
+#[derive(Clone, Copy, Debug)]
+pub struct Internal<'a> {
+    harness: &'a Harness,
+}
+
+impl Internal<'_> {
+    /// The hooks that are stored, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// If a name is not valid, or the store cannot be read.
+    pub async fn get_hooks(&self, options: HookOptions) -> Result<Vec<HookRecord>> {
+        let client = self.harness.engine().hooks();
+        let (mut hooks, mut cursor) = (Vec::new(), None);
+        loop {
+            let mut list = match &options.namespace {
+                Some(namespace) => client.namespace(namespace)?.list(),
+                None => client.list().all_namespaces(),
+            };
+            if let Some(name) = &options.hook_name {
+                list = list.name(name);
+            }
+            if let Some(status) = options.status {
+                list = list.status(status);
+            }
+            if let Some(cursor) = cursor.take() {
+                list = list.after(cursor);
+            }
+            let page = list.page_size(100).await?;
+            hooks.extend(page.items);
+            if !page.has_next_page {
+                break;
+            }
+            cursor = page.cursor;
+        }
+        hooks.retain(|hook| options.fits(hook));
+        hooks.reverse();
+        Ok(hooks)
+    }
+}
+
+impl HookOptions {
+    fn fits(&self, hook: &HookRecord) -> bool {
+        let payload: Value = serde_json::from_str(hook.payload.as_str()).unwrap_or_default();
+        let says = |field: &str, wanted: &Option<String>| {
+            wanted.as_deref().is_none_or(|wanted| payload[field] == wanted)
+        };
+        says("workflowName", &self.workflow) && says("instanceId", &self.instance_id)
+    }
+}
+
 /// Which run is to be advanced, and why.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::scenario::{Reason, TickPayload, Var};
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+/// const PAYLOAD: Var<TickPayload> = Var::new("payload");
+/// let scenario = scenario
+///     .step(create("nap").id("n-1"))
+///     .step(read(async |cx| cx.utils().build_payload("nap", "n-1", Reason::Create).await).store_as(PAYLOAD))
+///     .step(tick_payload(PAYLOAD));
+/// # scenario.run().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TickPayload {
     /// The workflow.
@@ -200,6 +425,11 @@ pub struct TickPayload {
 }
 
 /// Why a run is to be advanced.
+///
+/// ```
+/// # use piton_testing::scenario::{Reason, steps::*};
+/// let step = tick("nap", "n-1").reason(Reason::Wake);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It was created.
@@ -214,8 +444,29 @@ pub enum Reason {
     Wake,
 }
 
-impl Utils<'_> {
+impl<'a> Utils<'a> {
+    /// Rows that a test should seldom need.
+    pub fn internal(&self) -> Internal<'a> {
+        Internal { harness: self.harness }
+    }
+
     /// An instance's row, if there is such an instance.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario.step(assert_later(async |cx| {
+    ///     assert!(cx.utils().get_instance("nap", "n-1").await?.is_none());
+    ///     Ok(())
+    /// }));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -226,6 +477,22 @@ impl Utils<'_> {
 
     /// An instance's row.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario.step(create("nap").id("n-1")).step(assert_later(async |cx| {
+    ///     assert_eq!(cx.utils().require_instance("nap", "n-1").await?.started_at, None);
+    ///     Ok(())
+    /// }));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `WORKFLOW_NOT_FOUND`, `INSTANCE_NOT_FOUND`, or if the store cannot be read.
@@ -234,6 +501,24 @@ impl Utils<'_> {
     }
 
     /// The steps of a run.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::RowOptions;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario.step(create("nap").id("n-1")).step(tick_all()).step(assert_later(async |cx| {
+    ///     let steps = cx.utils().get_steps("nap", "n-1", RowOptions::default()).await?;
+    ///     assert_eq!(steps[0].name.as_str(), "nap");
+    ///     Ok(())
+    /// }));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -250,6 +535,25 @@ impl Utils<'_> {
 
     /// The events of a run.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::RowOptions;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let scenario = scenario.step(create("nap").id("n-1")).step(event("nap", "n-1", "alarm"));
+    /// let scenario = scenario.step(assert_later(async |cx| {
+    ///     let events = cx.utils().get_events("nap", "n-1", RowOptions::default()).await?;
+    ///     assert_eq!(events[0].event_type.as_str(), "alarm");
+    ///     Ok(())
+    /// }));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`require_instance`](Self::require_instance).
@@ -264,6 +568,21 @@ impl Utils<'_> {
     }
 
     /// What a [`tick_payload`](super::steps::tick_payload) needs to advance the instance's current run now.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Reason, later};
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+    /// let payload = later(async |cx| cx.utils().build_payload("nap", "n-1", Reason::Create).await);
+    /// let scenario = scenario.step(create("nap").id("n-1")).step(tick_payload(payload));
+    /// # scenario.run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

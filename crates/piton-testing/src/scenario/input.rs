@@ -14,6 +14,11 @@ use super::{Context, TickPayload, Var};
 type Make<T> = Box<dyn for<'a> FnOnce(&'a Context) -> LocalBoxFuture<'a, Result<T>>>;
 
 /// An input of a step, looked at when its step is reached.
+///
+/// ```
+/// use piton_testing::scenario::{Input, given};
+/// let tomorrow: Input<piton::Timestamp> = given(|cx| cx.now().plus(piton::Span::literal("1 day")));
+/// ```
 pub struct Input<T>(Make<T>);
 
 impl<T: 'static> Input<T> {
@@ -33,18 +38,42 @@ impl<T> fmt::Debug for Input<T> {
 }
 
 /// An input that is computed from the context when its step is reached: `given(|cx| cx.var(ID).clone())`.
+///
+/// ```
+/// # use piton_testing::scenario::{given, steps::*};
+/// let step = set_time(given(|cx| cx.now().plus(piton::Span::literal("1 day"))));
+/// ```
 pub fn given<T: 'static>(compute: impl FnOnce(&Context) -> T + 'static) -> Input<T> {
     Input(Box::new(move |context| std::future::ready(Ok(compute(context))).boxed_local()))
 }
 
 /// Like [`given`], for what has to be looked up: `later(async |cx| cx.utils().build_payload(..).await)`.
+///
+/// ```
+/// # use piton_testing::scenario::{Reason, later, steps::*};
+/// let step = tick_payload(later(async |cx| cx.utils().build_payload("nap", "n-1", Reason::Wake).await));
+/// ```
 pub fn later<T: 'static>(compute: impl AsyncFnOnce(&Context) -> Result<T> + 'static) -> Input<T> {
     Input(Box::new(move |context| async move { compute(context).await }.boxed_local()))
 }
 
 /// What can be an input of type `T`: a value, a [`Var`], [`given`] or [`later`].
+///
+/// ```
+/// use piton_testing::scenario::{IntoInput, Scenario, steps::*};
+///
+/// fn with_instance(scenario: Scenario, id: impl IntoInput<String>) -> Scenario {
+///     scenario.step(create("nap").id(id))
+/// }
+/// let scenario = with_instance(Scenario::new("a nap"), "n-1");
+/// ```
 pub trait IntoInput<T> {
     /// Makes it one.
+    ///
+    /// ```
+    /// use piton_testing::scenario::{Input, IntoInput};
+    /// let id: Input<String> = "n-1".into_input();
+    /// ```
     fn into_input(self) -> Input<T>;
 }
 

@@ -55,11 +55,25 @@ use piton_core::Timestamp;
 use crate::{Harness, HarnessBuilder, StoreKind, VirtualRuntime};
 
 use context::Vars;
-pub use context::{Context, Order, Reason, RowOptions, TickPayload, Utils, Var};
+pub use context::{
+    Context, HookOptions, Internal, Order, Reason, RowOptions, TickPayload, Utils, Var,
+};
 pub use input::{Input, IntoInput, given, later};
 use steps::ScenarioStep;
 
 /// A test as a list of steps; see the [module](self).
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let scenario = Scenario::new("a nap").workflow(workflow("nap", nap)).step(create("nap").id("n-1"));
+/// scenario.step(run_all_until_idle()).run().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a scenario does nothing unless it is run"]
 pub struct Scenario {
     name: String,
@@ -69,35 +83,97 @@ pub struct Scenario {
 
 impl Scenario {
     /// A scenario with a name for its errors.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// assert_eq!(Scenario::new("nothing happens").run().await?.name(), "nothing happens");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), harness: Harness::builder(), steps: Vec::new() }
     }
 
     /// Registers a workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// Scenario::new("a nap").workflow(workflow("nap", nap)).step(create("nap")).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn workflow(mut self, workflow: impl Into<Registration>) -> Self {
         self.harness = self.harness.register(workflow);
         self
     }
 
     /// Which store it works on. Default: in memory.
+    ///
+    /// ```
+    /// # use piton_testing::StoreKind;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let scenario = Scenario::new("in a file").store(StoreKind::Sqlite);
+    /// scenario.step(assert(|cx| assert_eq!(cx.harness().store().kind(), "sqlite"))).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store(mut self, kind: StoreKind) -> Self {
         self.harness = self.harness.store(kind);
         self
     }
 
     /// Where random numbers start from.
+    ///
+    /// ```
+    /// # use piton::runtime::Runtime;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let draw = async || Scenario::new("luck").seed(7).run().await.map(|end| end.runtime().random_u64());
+    /// assert_eq!(draw().await?, draw().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn seed(mut self, seed: u64) -> Self {
         self.harness = self.harness.seed(seed);
         self
     }
 
     /// What the clock shows first.
+    ///
+    /// ```
+    /// # use piton::Timestamp;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let finished = Scenario::new("long ago").start_at(Timestamp::from_millis(0)).run().await?;
+    /// assert_eq!(finished.now(), Timestamp::from_millis(0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start_at(mut self, time: Timestamp) -> Self {
         self.harness = self.harness.start_at(time);
         self
     }
 
     /// Changes the settings of the engine.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// Scenario::new("without parking").configure(|engine| engine.parked_runs(0)).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn configure(
         mut self,
         configure: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static,
@@ -107,12 +183,31 @@ impl Scenario {
     }
 
     /// Adds a step; see [`steps`].
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// Scenario::new("a day").step(advance_time("1 day")).run().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn step(mut self, step: impl Into<ScenarioStep>) -> Self {
         self.steps.push(step.into());
         self
     }
 
     /// Runs the steps in their order, and cleans up, whatever happens.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let error = Scenario::new("nobody").step(create("nobody")).run().await.unwrap_err();
+    /// assert_eq!(error.step_number(), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -169,6 +264,19 @@ impl fmt::Debug for Scenario {
 }
 
 /// What is left of a scenario that succeeded.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # async fn nap(_: Event<()>, step: &Step) -> Result<()> { step.sleep("nap", "1 hour").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let scenario = Scenario::new("a nap").workflow(workflow("nap", nap));
+/// let finished = scenario.step(create("nap").id("n-1").store_as("id")).run().await?;
+/// assert_eq!(finished.var::<String>("id"), "n-1");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Finished {
     name: String,
     vars: Vars,
@@ -177,11 +285,30 @@ pub struct Finished {
 
 impl Finished {
     /// The name of the scenario.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// assert_eq!(Scenario::new("nothing").run().await?.name(), "nothing");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// A variable. `None` if no step stored it.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let finished = Scenario::new("nothing").run().await?;
+    /// assert_eq!(finished.get::<String>("id"), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -192,6 +319,16 @@ impl Finished {
 
     /// A variable.
     ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let finished = Scenario::new("a day").step(advance_time("1 day").store_as("then")).run().await?;
+    /// assert_eq!(*finished.var::<piton::Timestamp>("then"), finished.now());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If no step stored it, or it holds a value of another type.
@@ -200,11 +337,32 @@ impl Finished {
     }
 
     /// The virtual world in which it ran.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let finished = Scenario::new("nothing").run().await?;
+    /// assert_eq!(finished.runtime().next_sleep_at(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn runtime(&self) -> &Arc<VirtualRuntime> {
         &self.runtime
     }
 
     /// What the clock shows at the end.
+    ///
+    /// ```
+    /// # use piton_testing::runtime::START;
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let finished = Scenario::new("a day").step(advance_time("1 day")).run().await?;
+    /// assert_eq!(finished.now().since(START), piton::Span::literal("1 day"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.runtime.now()
     }
@@ -217,6 +375,16 @@ impl fmt::Debug for Finished {
 }
 
 /// Why a scenario failed.
+///
+/// ```
+/// # use piton_testing::scenario::{Scenario, steps::*};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// let error = Scenario::new("nobody").step(create("nobody")).run().await.unwrap_err();
+/// assert!(error.to_string().starts_with("scenario \"nobody\", step 1 (create): no workflow"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct ScenarioError {
     scenario: String,
     /// `None` if it did not come to the first step.
@@ -237,16 +405,46 @@ enum Failure {
 
 impl ScenarioError {
     /// The number of the step that failed, counted from 1; `None` if the scenario could not be started.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let error = Scenario::new("nobody").step(create("nobody")).run().await.unwrap_err();
+    /// assert_eq!(error.step_number(), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn step_number(&self) -> Option<usize> {
         self.step.map(|step| step.number)
     }
 
     /// The kind of the step that failed: `create`, `tick`, `assert` …
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let error = Scenario::new("nobody").step(create("nobody")).run().await.unwrap_err();
+    /// assert_eq!(error.step_kind(), Some("create"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn step_kind(&self) -> Option<&'static str> {
         self.step.map(|step| step.kind)
     }
 
     /// The error of the step; `None` if it panicked, as a failed assertion does.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::{Scenario, steps::*};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// let error = Scenario::new("nobody").step(create("nobody")).run().await.unwrap_err();
+    /// assert_eq!(error.error().expect("no panic").code(), Some("WORKFLOW_NOT_FOUND"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn error(&self) -> Option<&Error> {
         match &self.failure {
             Failure::Error(error) => Some(error),

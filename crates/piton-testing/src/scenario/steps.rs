@@ -14,6 +14,11 @@ use crate::Progress;
 type Work = Box<dyn for<'a> FnOnce(&'a mut Context) -> LocalBoxFuture<'a, Result<()>>>;
 
 /// A step of a scenario.
+///
+/// ```
+/// use piton_testing::scenario::steps::{ScenarioStep, advance_time, tick_all};
+/// let day: [ScenarioStep; 2] = [advance_time("1 day").into(), tick_all().into()];
+/// ```
 pub struct ScenarioStep {
     kind: &'static str,
     work: Work,
@@ -54,9 +59,14 @@ impl fmt::Debug for ScenarioStep {
 }
 
 macro_rules! stores {
-    ($step:ident, $value:ty, $what:literal) => {
+    ($step:ident, $value:ty, $what:literal, $example:literal) => {
         impl $step {
             #[doc = concat!("Keeps ", $what, " in a variable, over whatever was there.")]
+            ///
+            /// ```
+            /// # use piton_testing::scenario::steps::*;
+            #[doc = concat!("let step = ", $example, ".store_as(\"found\");")]
+            /// ```
             pub fn store_as(mut self, key: impl Into<Var<$value>>) -> Self {
                 self.store_as = Some(key.into());
                 self
@@ -88,12 +98,22 @@ impl Target {
 }
 
 /// Creates an instance.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = create("pay").params(serde_json::json!({ "cents": 125 })).id("p-1");
+/// ```
 pub fn create(workflow: impl IntoInput<String>) -> Create {
     let params = Input::value(Ok(Value::Null));
     Create { workflow: workflow.into_input(), params, id: None, store_as: None }
 }
 
 /// See [`create`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: Create = create("nap");
+/// ```
 #[must_use]
 pub struct Create {
     workflow: Input<String>,
@@ -102,16 +122,26 @@ pub struct Create {
     store_as: Option<Var<String>>,
 }
 
-stores!(Create, String, "the instance's id");
+stores!(Create, String, "the instance's id", r#"create("nap")"#);
 
 impl Create {
     /// With these params; `null` if nothing is said.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = create("pay").params(125);
+    /// ```
     pub fn params(mut self, params: impl IntoInput<Value>) -> Self {
         self.params = params.into_input();
         self
     }
 
     /// With this id.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = create("nap").id("n-1");
+    /// ```
     pub fn id(mut self, id: impl IntoInput<String>) -> Self {
         self.id = Some(id.into_input());
         self
@@ -133,6 +163,11 @@ impl From<Create> for ScenarioStep {
 }
 
 /// Creates instances in one transaction; ids that exist are skipped.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = create_batch("pay", [("p-1", 125), ("p-2", 250)]);
+/// ```
 pub fn create_batch(
     workflow: impl IntoInput<String>,
     instances: impl IntoInput<Vec<(String, Value)>>,
@@ -142,6 +177,11 @@ pub fn create_batch(
 }
 
 /// See [`create_batch`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: CreateBatch = create_batch("nap", [("n-1", ())]);
+/// ```
 #[must_use]
 pub struct CreateBatch {
     workflow: Input<String>,
@@ -149,7 +189,12 @@ pub struct CreateBatch {
     store_as: Option<Var<Vec<String>>>,
 }
 
-stores!(CreateBatch, Vec<String>, "the ids of what was created");
+stores!(
+    CreateBatch,
+    Vec<String>,
+    "the ids of what was created",
+    r#"create_batch("nap", [("n-1", ()), ("n-2", ())])"#
+);
 
 impl From<CreateBatch> for ScenarioStep {
     fn from(step: CreateBatch) -> Self {
@@ -165,6 +210,11 @@ impl From<CreateBatch> for ScenarioStep {
 }
 
 /// Sends an event to an instance.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = event("approve", "a-1", "approved").payload("by Ada");
+/// ```
 pub fn event(
     workflow: impl IntoInput<String>,
     id: impl IntoInput<String>,
@@ -176,6 +226,11 @@ pub fn event(
 }
 
 /// See [`event`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: SendEvent = event("approve", "a-1", "approved");
+/// ```
 #[must_use]
 pub struct SendEvent {
     target: Target,
@@ -184,10 +239,15 @@ pub struct SendEvent {
     store_as: Option<Var<Instance>>,
 }
 
-stores!(SendEvent, Instance, "the instance's state after it");
+stores!(SendEvent, Instance, "the instance's state after it", r#"event("nap", "n-1", "alarm")"#);
 
 impl SendEvent {
     /// With this payload; `null` if nothing is said.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = event("approve", "a-1", "approved").payload("by Ada");
+    /// ```
     pub fn payload(mut self, payload: impl IntoInput<Value>) -> Self {
         self.payload = payload.into_input();
         self
@@ -262,37 +322,70 @@ async fn tick_once(cx: &Context, payload: Option<&TickPayload>) -> Result<usize>
 }
 
 /// Advances one instance once, as far as it goes, if it is due. No other is touched.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = tick("nap", "n-1");
+/// ```
 pub fn tick(workflow: impl IntoInput<String>, id: impl IntoInput<String>) -> Tick {
     Tick { of: TickOf::instance(workflow, id), store_as: None }
 }
 
 /// Advances what a payload names; see [`Utils::build_payload`](super::Utils::build_payload).
+///
+/// ```
+/// # use piton_testing::scenario::{Reason, later};
+/// # use piton_testing::scenario::steps::*;
+/// let step = tick_payload(later(async |cx| cx.utils().build_payload("nap", "n-1", Reason::Wake).await));
+/// ```
 pub fn tick_payload(payload: impl IntoInput<TickPayload>) -> Tick {
     Tick { of: TickOf::Payload(payload.into_input()), store_as: None }
 }
 
 /// Advances every instance that is due, once, as far as it goes.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = tick_all().store_as("advanced");
+/// ```
 pub fn tick_all() -> Tick {
     Tick { of: TickOf::Everything, store_as: None }
 }
 
 /// See [`tick`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: Tick = tick("nap", "n-1");
+/// ```
 #[must_use]
 pub struct Tick {
     of: TickOf,
     store_as: Option<Var<usize>>,
 }
 
-stores!(Tick, usize, "how many runs were advanced");
+stores!(Tick, usize, "how many runs were advanced", r#"tick("nap", "n-1")"#);
 
 impl Tick {
     /// Why, for people who read the test.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::Reason;
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = tick("nap", "n-1").reason(Reason::Wake);
+    /// ```
     pub fn reason(mut self, reason: Reason) -> Self {
         self.of.set_reason(reason);
         self
     }
 
     /// From when on; nothing is advanced if the clock has not come there.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::given;
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = tick("nap", "n-1").timestamp(given(|cx| cx.now()));
+    /// ```
     pub fn timestamp(mut self, timestamp: impl IntoInput<Timestamp>) -> Self {
         self.of.set_timestamp(timestamp.into_input());
         self
@@ -312,6 +405,11 @@ impl From<Tick> for ScenarioStep {
 const TICKS_MAX: usize = 1_000;
 
 /// Ticks one instance until it is no longer due at this moment.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = run_until_idle("nap", "n-1");
+/// ```
 pub fn run_until_idle(
     workflow: impl IntoInput<String>,
     id: impl IntoInput<String>,
@@ -320,16 +418,33 @@ pub fn run_until_idle(
 }
 
 /// Ticks what a payload names until it is no longer due at this moment.
+///
+/// ```
+/// # use piton_testing::scenario::{Reason, later};
+/// # use piton_testing::scenario::steps::*;
+/// let payload = later(async |cx| cx.utils().build_payload("nap", "n-1", Reason::Wake).await);
+/// let step = run_until_idle_payload(payload);
+/// ```
 pub fn run_until_idle_payload(payload: impl IntoInput<TickPayload>) -> RunUntilIdle {
     RunUntilIdle::new(TickOf::Payload(payload.into_input()))
 }
 
 /// Ticks until nothing is due at this moment.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = run_all_until_idle();
+/// ```
 pub fn run_all_until_idle() -> RunUntilIdle {
     RunUntilIdle::new(TickOf::Everything)
 }
 
 /// See [`run_until_idle`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: RunUntilIdle = run_until_idle("nap", "n-1");
+/// ```
 #[must_use]
 pub struct RunUntilIdle {
     of: TickOf,
@@ -337,7 +452,12 @@ pub struct RunUntilIdle {
     store_as: Option<Var<Progress>>,
 }
 
-stores!(RunUntilIdle, Progress, "how many runs were advanced in how many ticks");
+stores!(
+    RunUntilIdle,
+    Progress,
+    "how many runs were advanced in how many ticks",
+    r#"run_until_idle("nap", "n-1")"#
+);
 
 impl RunUntilIdle {
     fn new(of: TickOf) -> Self {
@@ -345,18 +465,35 @@ impl RunUntilIdle {
     }
 
     /// Why, for people who read the test.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::Reason;
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = run_until_idle("nap", "n-1").reason(Reason::Wake);
+    /// ```
     pub fn reason(mut self, reason: Reason) -> Self {
         self.of.set_reason(reason);
         self
     }
 
     /// From when on; nothing is advanced if the clock has not come there.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::given;
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = run_until_idle("nap", "n-1").timestamp(given(|cx| cx.now()));
+    /// ```
     pub fn timestamp(mut self, timestamp: impl IntoInput<Timestamp>) -> Self {
         self.of.set_timestamp(timestamp.into_input());
         self
     }
 
     /// At most this many ticks; 1000 if nothing is said.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = run_until_idle("nap", "n-1").max_ticks(10);
+    /// ```
     pub fn max_ticks(mut self, ticks: impl IntoInput<usize>) -> Self {
         self.ticks_max = ticks.into_input();
         self
@@ -383,18 +520,28 @@ impl From<RunUntilIdle> for ScenarioStep {
 }
 
 /// Looks at an instance.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = status("nap", "n-1").store_as("asleep");
+/// ```
 pub fn status(workflow: impl IntoInput<String>, id: impl IntoInput<String>) -> Status {
     Status { target: Target::new(workflow, id), store_as: None }
 }
 
 /// See [`status`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: Status = status("nap", "n-1");
+/// ```
 #[must_use]
 pub struct Status {
     target: Target,
     store_as: Option<Var<Instance>>,
 }
 
-stores!(Status, Instance, "the instance's state");
+stores!(Status, Instance, "the instance's state", r#"status("nap", "n-1")"#);
 
 impl From<Status> for ScenarioStep {
     fn from(step: Status) -> Self {
@@ -406,6 +553,11 @@ impl From<Status> for ScenarioStep {
 }
 
 /// Reads the history of an instance.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = history("nap", "n-1").store_as("history");
+/// ```
 pub fn history(workflow: impl IntoInput<String>, id: impl IntoInput<String>) -> ReadHistory {
     ReadHistory {
         target: Target::new(workflow, id),
@@ -415,6 +567,11 @@ pub fn history(workflow: impl IntoInput<String>, id: impl IntoInput<String>) -> 
 }
 
 /// See [`history`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: ReadHistory = history("nap", "n-1");
+/// ```
 #[must_use]
 pub struct ReadHistory {
     target: Target,
@@ -422,10 +579,15 @@ pub struct ReadHistory {
     store_as: Option<Var<History>>,
 }
 
-stores!(ReadHistory, History, "the page of history");
+stores!(ReadHistory, History, "the page of history", r#"history("nap", "n-1")"#);
 
 impl ReadHistory {
     /// Which run, page and order: `history("nap", "n-1").query(|query| query.page_size(50).newest_first())`.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = history("nap", "n-1").query(|query| query.with_logs().newest_first());
+    /// ```
     pub fn query(mut self, query: impl FnOnce(HistoryQuery) -> HistoryQuery + 'static) -> Self {
         self.query = Box::new(query);
         self
@@ -443,6 +605,11 @@ impl From<ReadHistory> for ScenarioStep {
 }
 
 /// Lets time pass.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = advance_time("14 days");
+/// ```
 pub fn advance_time(span: impl IntoInput<Span>) -> MoveClock {
     let span = span.into_input();
     let work = super::later(async move |cx: &Context| {
@@ -453,6 +620,11 @@ pub fn advance_time(span: impl IntoInput<Span>) -> MoveClock {
 }
 
 /// Sets the clock: to a [`Timestamp`], or to milliseconds since the Unix epoch.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = set_time(1_767_225_600_000);
+/// ```
 pub fn set_time(time: impl IntoInput<Timestamp>) -> MoveClock {
     let time = time.into_input();
     let work = super::later(async move |cx: &Context| {
@@ -463,6 +635,11 @@ pub fn set_time(time: impl IntoInput<Timestamp>) -> MoveClock {
 }
 
 /// See [`advance_time`] and [`set_time`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: MoveClock = advance_time("14 days");
+/// ```
 #[must_use]
 pub struct MoveClock {
     kind: &'static str,
@@ -470,7 +647,7 @@ pub struct MoveClock {
     store_as: Option<Var<Timestamp>>,
 }
 
-stores!(MoveClock, Timestamp, "the time after it");
+stores!(MoveClock, Timestamp, "the time after it", r#"advance_time("1 hour")"#);
 
 impl From<MoveClock> for ScenarioStep {
     fn from(step: MoveClock) -> Self {
@@ -480,11 +657,21 @@ impl From<MoveClock> for ScenarioStep {
 }
 
 /// Looks something up: `read(async |cx| cx.utils().require_instance("nap", "n-1").await)`.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = read(async |cx| cx.utils().require_instance("nap", "n-1").await).store_as("row");
+/// ```
 pub fn read<T: 'static>(read: impl AsyncFnOnce(&Context) -> Result<T> + 'static) -> Read<T> {
     Read { read: super::later(read), store_as: None }
 }
 
 /// See [`read`].
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step: Read<usize> = read(async |cx| cx.harness().tick().await);
+/// ```
 #[must_use]
 pub struct Read<T> {
     read: Input<T>,
@@ -493,6 +680,11 @@ pub struct Read<T> {
 
 impl<T> Read<T> {
     /// Keeps what was found in a variable, over whatever was there.
+    ///
+    /// ```
+    /// # use piton_testing::scenario::steps::*;
+    /// let step = read(async |cx| cx.harness().tick().await).store_as("advanced");
+    /// ```
     pub fn store_as(mut self, key: impl Into<Var<T>>) -> Self {
         self.store_as = Some(key.into());
         self
@@ -513,6 +705,11 @@ impl<T: 'static> From<Read<T>> for ScenarioStep {
 }
 
 /// Checks something, with the assertions of Rust.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = assert(|cx| assert_eq!(cx.get::<usize>("advanced"), Some(&1)));
+/// ```
 pub fn assert(check: impl FnOnce(&Context) + 'static) -> ScenarioStep {
     let work = async move |cx: &Context| {
         check(cx);
@@ -522,6 +719,14 @@ pub fn assert(check: impl FnOnce(&Context) + 'static) -> ScenarioStep {
 }
 
 /// Like [`assert()`], for what has to be looked up first.
+///
+/// ```
+/// # use piton_testing::scenario::steps::*;
+/// let step = assert_later(async |cx| {
+///     assert!(cx.utils().get_instance("nap", "n-1").await?.is_none());
+///     Ok(())
+/// });
+/// ```
 pub fn assert_later(check: impl AsyncFnOnce(&Context) -> Result<()> + 'static) -> ScenarioStep {
     ScenarioStep::new("assert", None, check)
 }

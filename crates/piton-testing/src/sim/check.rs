@@ -6,6 +6,7 @@
 mod bodies;
 mod claims;
 mod commits;
+mod hooks;
 mod notice;
 mod rows;
 mod transitions;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use piton::store::{Action, DumpedInstance, MemoryStore, StoreError};
 use piton_core::boundary::Next;
+use piton_core::hook::HookKey;
 use piton_core::record::{Epoch, InstanceKey, RunKey, StepRecord};
 
 use super::sometimes::{Rare, Sometimes};
@@ -35,6 +37,9 @@ pub(super) enum Call {
     Renew,
     Release,
     AppendLogs,
+    TriggerHooks { ids: Vec<String> },
+    WorkHooks { settled: Vec<HookKey>, renewed: Vec<HookKey>, wanted: usize },
+    RetryHook { id: String },
 }
 
 impl fmt::Display for Call {
@@ -65,6 +70,17 @@ impl fmt::Display for Call {
             Call::Renew => write!(f, "renew"),
             Call::Release => write!(f, "release"),
             Call::AppendLogs => write!(f, "append log lines"),
+            Call::TriggerHooks { ids } => write!(f, "trigger {}", ids.join(" ")),
+            Call::WorkHooks { settled, renewed, wanted } => {
+                write!(f, "take {wanted} hooks;")?;
+                for (what, keys) in [("settle", settled), ("renew", renewed)] {
+                    for key in keys {
+                        write!(f, " {what} {} epoch {}", key.id, key.epoch)?;
+                    }
+                }
+                Ok(())
+            }
+            Call::RetryHook { id } => write!(f, "retry {id}"),
         }
     }
 }
@@ -88,6 +104,9 @@ pub(super) struct Checker {
 
 struct State {
     rows: BTreeMap<InstanceKey, DumpedInstance>,
+    hooks: hooks::Hooks,
+    /// The hooks whose handlers have returned.
+    hooks_done: BTreeSet<String>,
     /// The epochs each process was given, per instance, whose passes may still be running.
     passes: BTreeMap<(ProcessId, InstanceKey), BTreeSet<Epoch>>,
     /// Instances whose pause took a lease away that had run out: its runner may not know yet.
@@ -110,6 +129,8 @@ impl Checker {
             bodies: Bodies::default(),
             state: Mutex::new(State {
                 rows: BTreeMap::new(),
+                hooks: BTreeMap::new(),
+                hooks_done: BTreeSet::new(),
                 passes: BTreeMap::new(),
                 paused_by_expiry: BTreeMap::new(),
                 on_their_way: Vec::new(),
@@ -170,11 +191,16 @@ impl Checker {
             state.sometimes.saw(Rare::TransactionRefused);
         }
         let before = std::mem::take(&mut state.rows);
+        let hooks = hooks::dump(&self.store);
+        let hooks_before = std::mem::replace(&mut state.hooks, hooks);
         let accepted = answer.is_ok();
         let found = transitions::check(&before, &rows, call, accepted, now)
             .and_then(|()| commits::check(&before, &rows, call, accepted))
             .and_then(|()| claims::check(&before, &rows, call, now))
-            .and_then(|()| rows::check(&rows, now));
+            .and_then(|()| rows::check(&rows, now))
+            .and_then(|()| hooks::check(&hooks_before, &state.hooks, call, &state.hooks_done, now))
+            .and_then(|()| hooks::check_causes(&state.hooks, &rows));
+        state.notice_hooks(&hooks_before);
         state.notice(&before, &rows, call, now);
         state.rows = rows;
         if let Err(violation) = found {
@@ -210,7 +236,10 @@ impl Checker {
             | Call::Steer { .. }
             | Call::Renew
             | Call::Release
-            | Call::AppendLogs => Rare::ClientCallWithoutAnswer,
+            | Call::AppendLogs
+            | Call::TriggerHooks { .. }
+            | Call::RetryHook { .. } => Rare::ClientCallWithoutAnswer,
+            Call::WorkHooks { .. } => Rare::HookWorkWithoutAnswer,
         };
         self.sometimes(rare);
     }

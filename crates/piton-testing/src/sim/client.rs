@@ -137,7 +137,8 @@ async fn wait_for_the_end(sim: &Arc<Simulation>, programs: &Programs) {
     loop {
         let rows = sim.store.dump();
         let live: Vec<_> = rows.iter().filter(|i| !i.record.status.is_terminal()).collect();
-        if live.is_empty() {
+        let hooks = sim.checker.open_hooks();
+        if live.is_empty() && hooks.is_empty() {
             for instance in &rows {
                 let error = instance.record.error.as_ref().map(|error| error.name.as_str());
                 if error == Some("Quarantined") {
@@ -147,8 +148,9 @@ async fn wait_for_the_end(sim: &Arc<Simulation>, programs: &Programs) {
             return sim.finish();
         }
         if sim.world.now() > deadline {
-            let ids: Vec<_> =
+            let mut ids: Vec<_> =
                 live.iter().map(|i| format!("{} {}", i.record.id, i.record.status)).collect();
+            ids.extend(hooks);
             return sim.checker.violate("liveness", format!("still not ended: {}", ids.join(", ")));
         }
         for instance in live {

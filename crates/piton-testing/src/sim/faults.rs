@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use piton::runtime::Runtime;
 use piton::store::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, Hint,
-    InstanceQuery, InstanceView, LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed,
-    Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
+    EngineHooks, Hint, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use piton_core::boundary::After;
+use piton_core::hook::{HookKey, HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 
 use super::check::{Call, Checker};
 use super::plan::Part;
@@ -305,8 +306,63 @@ impl Store for FaultyStore {
         self.read(move |store| store.backlog(known))
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        Some(self)
+    }
+
     fn close(&self) -> Answer<()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl HookStore for FaultyStore {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        let ids = hooks.iter().map(|hook| hook.id.to_string()).collect();
+        let call = Call::TriggerHooks { ids };
+        self.write(call, move |store| store.trigger_hooks(hooks), |_, _| Changed::Maybe)
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        let settled: Vec<HookKey> = work.settled.iter().map(|(hook, _)| hook.key()).collect();
+        let (renewed, wanted) = (work.renewed.clone(), work.wanted);
+        let only_looks = settled.is_empty() && renewed.is_empty();
+        self.write(
+            Call::WorkHooks { settled, renewed, wanted },
+            move |store| store.work_hooks(work),
+            move |checker, answer| {
+                // One that is given up is taken by nobody.
+                let nothing = answer.as_ref().is_ok_and(|worked| worked.taken.is_empty());
+                if only_looks && nothing && !checker.hooks_changed() {
+                    Changed::No
+                } else {
+                    Changed::Maybe
+                }
+            },
+        )
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        self.read(move |store| store.next_hook_at(namespaces))
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        self.read(move |store| store.hook(id))
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        self.read(move |store| HookStore::hooks(store, query))
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        let call = Call::RetryHook { id: id.to_string() };
+        self.write(call, move |store| store.retry_hook(id), |_, _| Changed::Maybe)
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        self.inner.tell_by_hooks(wanted);
     }
 }
 

@@ -184,6 +184,7 @@ impl Simulation {
         let witness = Arc::new(Witness { process, runtime: Arc::clone(&runtime), checker });
         Engine::builder_with_store(store)
             .runtime(runtime)
+            .hooks(witness.hooks())
             .register(Interpreter { witness })
             .lease("10 seconds")
             .poll_interval("4 seconds")

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, join_all, select_all};
 use piton::StepContext;
+use piton::hooks::Hook;
 use piton::prelude::*;
 use piton_core::Span;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ pub(super) struct DoOp {
     pub(super) timeout_ms: i64,
     /// Sends an event of this type to this instance in the step's transaction.
     pub(super) send: Option<(String, String)>,
+    /// Triggers a hook in the step's transaction.
+    pub(super) hook: bool,
 }
 
 /// A program with what it is made of.
@@ -55,6 +58,12 @@ pub(super) const EVENTS: [&str; 3] = ["red", "green", "blue"];
 
 /// The result of a step that has sent an event; its payload is the step's idempotency key.
 pub(super) const SENT: &str = "done and sent";
+
+/// How the result of a step that has triggered a hook ends; the hook's payload is the step's idempotency key.
+pub(super) const HOOKED: &str = ", hooked";
+
+/// The hooks that steps trigger.
+pub(super) const HOOK: &str = "witness";
 
 /// The ids of instances that clients use.
 pub(super) const INSTANCES: u64 = 5;
@@ -118,6 +127,7 @@ fn random_do(random: &mut SplitMix64, name: String) -> DoOp {
         delay_ms: pick(random, &[0, 100, 2_000, 20_000]),
         timeout_ms: pick(random, &[600_000, 600_000, 600_000, 2_000]),
         send,
+        hook: random.below(5) == 0,
     }
 }
 
@@ -217,10 +227,16 @@ impl Interpreter {
             if let Some((to, event)) = &op.send {
                 cx.transaction().send_event(Self::NAME, to, event, &key)?;
             }
+            if op.hook {
+                let hook = Hook::new(HOOK, &key).retry(self.witness.hook_retries());
+                cx.transaction().trigger_hook(hook.process_at(self.witness.soon(&key)))?;
+            }
             if cx.attempt() <= op.fail {
                 return Err(Error::new(format!("attempt {} fails", cx.attempt())).named("Planned"));
             }
-            Ok(if op.send.is_some() { SENT.to_owned() } else { format!("{} done", op.name) })
+            let done =
+                if op.send.is_some() { SENT.to_owned() } else { format!("{} done", op.name) };
+            Ok(if op.hook { done + HOOKED } else { done })
         };
         let retries = Retries::constant(op.retries, op.delay_ms);
         let run = step.run_with(op.name.as_str(), body);

@@ -87,6 +87,12 @@ rare! {
     ParkedRunRefused = "parked run refused by its epoch",
     /// A parked run went on without replay.
     ParkedRunUsed = "parked run used",
+    /// A hook was taken from a process that had let its lease run out.
+    HookTakenOver = "hook taken over",
+    /// A hook failed and was put back for later.
+    HookRetried = "hook put back for a retry",
+    /// Hooks were taken or settled, but their process never heard of it.
+    HookWorkWithoutAnswer = "hooks worked on, answer lost",
 }
 
 /// How often each was seen.

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use piton::hooks::{HookContext, Hooks, InstanceNews};
 use piton::runtime::Runtime;
-use piton_core::Span;
+use piton::{Error, Result, Retries};
+use piton_core::{Span, Timestamp};
 
 use super::check::{Body, Checker};
+use super::program::HOOK;
 use super::world::{ProcessId, View};
 
 /// Sees the bodies that run in one process.
@@ -35,6 +38,48 @@ impl Witness {
 
     pub(super) async fn sleep(&self, span: Span) {
         self.runtime.sleep(span).await;
+    }
+
+    /// How often the hooks of steps are retried.
+    pub(super) fn hook_retries(&self) -> Retries {
+        Retries::constant(2, "2 seconds")
+    }
+
+    /// When a hook is to be processed: now, or in a while. Depends on nothing but the key.
+    pub(super) fn soon(&self, key: &str) -> Timestamp {
+        let wait_ms = [0, 0, 700, 9_000][key.len() % 4];
+        self.runtime.now().plus(Span::from_millis(wait_ms))
+    }
+
+    /// What handles hooks: the first attempts of some fail, others take longer than their lease.
+    pub(super) fn hooks(self: &Arc<Self>) -> Hooks {
+        let witness = Arc::clone(self);
+        let told = |_: InstanceNews, _| std::future::ready(Ok(()));
+        Hooks::new()
+            .lease("10 seconds")
+            .poll_interval("4 seconds")
+            .timeout("1 hour")
+            .keep_completed("365 days")
+            .on(HOOK, move |key: String, cx| {
+                let witness = Arc::clone(&witness);
+                async move { witness.handle(&key, &cx).await }
+            })
+            .on_instance_completed(told)
+            .on_instance_errored(told)
+            .on_instance_terminated(told)
+            .on_instance_restarted(told)
+    }
+
+    async fn handle(&self, key: &str, cx: &HookContext) -> Result<()> {
+        self.checker.hook_started(self.process, cx.id(), key, cx.attempt());
+        let number = cx.id().bytes().map(usize::from).sum::<usize>();
+        let takes_ms = [0, 0, 10, 15_000][number % 4];
+        self.sleep(Span::from_millis(takes_ms)).await;
+        if cx.attempt() as usize <= number % 3 {
+            return Err(Error::new("not yet"));
+        }
+        self.checker.hook_done(cx.id());
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{InstanceHandle, WorkflowHandle};
+use crate::hooks::{Hook, prepare_all};
 use crate::pass::Asked;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
@@ -20,6 +21,20 @@ use crate::{Error, Result, codec};
 const EXISTS: &str = Code::InstanceIdAlreadyExists.as_str();
 
 /// An instance to be created by [`WorkflowHandle::create_batch`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::BatchItem;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// let batch = (1..=3).map(|day| BatchItem::new(format!("day-{day}"), ()));
+/// assert_eq!(noop.create_batch(batch).await?.len(), 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct BatchItem<P> {
     /// Its id.
@@ -30,12 +45,30 @@ pub struct BatchItem<P> {
 
 impl<P> BatchItem<P> {
     /// An instance with this id and these params.
+    ///
+    /// ```
+    /// let item = piton::BatchItem::new("order-123", 125);
+    /// assert_eq!((item.id.as_str(), item.params), ("order-123", 125));
+    /// ```
     pub fn new(id: impl Into<String>, params: P) -> Self {
         Self { id: id.into(), params }
     }
 }
 
 /// An instance in the making; await it to create it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// let create = noop.create(()).id("order-123"); // nothing has happened yet
+/// assert_eq!(create.await?.id(), "order-123");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an instance is created when this is awaited"]
 pub struct Create<P, O> {
     workflow: WorkflowHandle<P, O>,
@@ -43,6 +76,7 @@ pub struct Create<P, O> {
     id: Option<String>,
     or_get: bool,
     idempotency_key: Option<String>,
+    hooks: Vec<Hook>,
 }
 
 impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
@@ -66,7 +100,14 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
     /// # }
     /// ```
     pub fn create(&self, params: P) -> Create<P, O> {
-        Create { workflow: self.clone(), params, id: None, or_get: false, idempotency_key: None }
+        Create {
+            workflow: self.clone(),
+            params,
+            id: None,
+            or_get: false,
+            idempotency_key: None,
+            hooks: Vec::new(),
+        }
     }
 
     /// Creates up to 100 instances in one transaction.
@@ -116,7 +157,8 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
             return Ok(Vec::new());
         }
         let (workflow, existing) = (self.name.clone(), Existing::Skip);
-        let request = CreateRequest { workflow, instances, existing, lease: None };
+        let request =
+            CreateRequest { workflow, instances, existing, lease: None, hooks: Vec::new() };
         let created = self.shared.store.create(request).await?;
         Ok(created.into_iter().map(|c| self.handle(c.instance.id, c.instance.key)).collect())
     }
@@ -144,7 +186,13 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
         }
     }
 
-    async fn create_one(self, id: Option<String>, params: P) -> Result<InstanceHandle<O>> {
+    async fn create_one(
+        self,
+        id: Option<String>,
+        params: P,
+        hooks: Vec<Hook>,
+    ) -> Result<InstanceHandle<O>> {
+        let hooks = prepare_all(hooks, self.limits(), &self.shared.ids)?;
         let instance = self.new_instance(id.as_deref(), &params)?;
         drop(params);
         let (slot, lease) = self.runner.try_lease().unzip();
@@ -153,6 +201,7 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
             instances: vec![instance],
             existing: Existing::Refuse,
             lease: lease.clone(),
+            hooks,
         };
         let asked = Asked::now(&*self.shared.runtime);
         let mut created = self.shared.store.create(request).await?;
@@ -178,8 +227,28 @@ impl<P: Serialize + Send + 'static, O: 'static> WorkflowHandle<P, O> {
 
 impl<P, O> Create<P, O> {
     /// Gives the instance an id, unique within the workflow: at most 100 letters, digits, `_` and `-`.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(noop.create(()).id("order-123").await?.id(), "order-123");
+    /// let refused = noop.create(()).id("no spaces").await.unwrap_err();
+    /// assert_eq!(refused.code(), Some("INVALID_INSTANCE_ID"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Triggers a hook with it: it is there exactly if the instance is created by this call.
+    pub fn hook(mut self, hook: Hook) -> Self {
+        self.hooks.push(hook);
         self
     }
 
@@ -235,7 +304,7 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { workflow, params, id, or_get, idempotency_key } = self;
+        let Self { workflow, params, id, or_get, idempotency_key, hooks } = self;
         Box::pin(async move {
             let id = match (id, &idempotency_key) {
                 (None, Some(key)) => Some(id_of_key(key, workflow.limits())?),
@@ -244,7 +313,7 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
             let repeated = idempotency_key.map(|_| encode_params(id.as_deref(), &params));
             let repeated = repeated.transpose()?;
             let runtime = Arc::clone(&workflow.shared.runtime);
-            let create = Box::pin(workflow.clone().create_one(id.clone(), params));
+            let create = Box::pin(workflow.clone().create_one(id.clone(), params, hooks));
             let created = SeenThrough { runtime, work: Some(create) }.await;
             match (created, id) {
                 (Err(error), Some(id)) if error.code() == Some(EXISTS) => match repeated {
@@ -287,10 +356,11 @@ impl<T: Send + 'static> Future for SeenThrough<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("polled after it was done");
+        // What panics here is gone with its panic, and cannot go on.
+        let mut work = self.work.take().expect("polled after it was done");
         let done = work.as_mut().poll(context);
-        if done.is_ready() {
-            self.work = None;
+        if done.is_pending() {
+            self.work = Some(work);
         }
         done
     }
@@ -298,8 +368,7 @@ impl<T: Send + 'static> Future for SeenThrough<T> {
 
 impl<T: Send + 'static> Drop for SeenThrough<T> {
     fn drop(&mut self) {
-        // What panicked cannot go on.
-        if let Some(work) = self.work.take().filter(|_| !std::thread::panicking()) {
+        if let Some(work) = self.work.take() {
             self.runtime.spawn(Box::pin(async move { drop(work.await) })).detach();
         }
     }

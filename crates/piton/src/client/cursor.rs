@@ -12,6 +12,23 @@ use crate::store::Secret;
 /// Where a page ended. Good only for the same list with the same filters and order.
 ///
 /// It can be kept as text: `cursor.to_string()` and `text.parse()`.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::Cursor;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// # for _ in 0..2 { noop.create(()).await?; }
+/// let page = noop.list().page_size(1).await?;
+/// let text = page.cursor.expect("there is a second page").to_string();
+/// let cursor: Cursor = text.parse()?;
+/// assert!(!noop.list().page_size(1).after(cursor).await?.has_next_page);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     scope: u64,

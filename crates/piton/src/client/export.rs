@@ -74,6 +74,21 @@ pub struct RunExport {
 }
 
 /// A step in a [`RunExport`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+/// # instance.result().await?;
+/// let export = instance.export().await?;
+/// let step = &export.steps[0];
+/// assert_eq!((step.name.as_str(), step.attempts), ("a", 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -107,6 +122,22 @@ pub struct ExportedStep {
 }
 
 /// An event in a [`RunExport`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+/// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+/// # instance.tick().await?;
+/// instance.send_event("go", &7).await?;
+/// let export = instance.export().await?;
+/// let event = &export.events[0];
+/// assert_eq!((event.event_type.as_str(), event.payload.as_str()), ("go", "7"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -125,6 +156,20 @@ pub struct ExportedEvent {
 
 impl RunExport {
     /// The version of the form that this build reads and writes.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::RunExport;
+    /// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+    /// # instance.result().await?;
+    /// assert_eq!(instance.export().await?.format, RunExport::FORMAT);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const FORMAT: u32 = 1;
 
     fn new(rows: Rows) -> Self {
@@ -215,6 +260,20 @@ struct Rows {
 }
 
 /// An export in the making; await it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+/// # instance.result().await?;
+/// let export = instance.export(); // nothing is read yet
+/// assert_eq!(export.await?.workflow, "one");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an export does nothing unless it is awaited"]
 pub struct Export {
     shared: Arc<Shared>,
@@ -229,6 +288,21 @@ impl Export {
     }
 
     /// Of this run instead of the current one.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+    /// # instance.result().await?;
+    /// instance.restart().await?;
+    /// assert_eq!(instance.export().await?.run_number, 1);
+    /// assert_eq!(instance.export().run_number(0).await?.run_number, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn run_number(mut self, run: u32) -> Self {
         self.run = Some(run);
         self

@@ -15,6 +15,26 @@ use crate::runtime::BoxFuture;
 use crate::store::{LogFilter, PageQuery, Secret};
 
 /// A page of the history of a run.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+/// #     step.run("a", async { Ok(()) }).await?;
+/// #     step.log().warn("low").category("stock");
+/// #     step.run("b", async { Ok(()) }).await
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+/// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+/// # instance.result().await?;
+/// let history = instance.history().await?;
+/// let names: Vec<_> = history.steps.items.iter().map(|step| step.name.as_str()).collect();
+/// assert_eq!(names, ["a", "b"]);
+/// assert!(history.logs.is_none(), "nobody asked for them");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct History {
@@ -29,6 +49,24 @@ pub struct History {
 }
 
 /// A history in the making; await it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+/// #     step.run("a", async { Ok(()) }).await?;
+/// #     step.log().warn("low").category("stock");
+/// #     step.run("b", async { Ok(()) }).await
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+/// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+/// # instance.result().await?;
+/// let query = instance.history().newest_first().page_size(10); // nothing is read yet
+/// assert_eq!(query.await?.steps.items.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a history does nothing unless it is awaited"]
 pub struct HistoryQuery {
     shared: Arc<Shared>,
@@ -60,54 +98,221 @@ impl HistoryQuery {
     }
 
     /// Of this run instead of the current one.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// instance.restart().await?;
+    /// let before = instance.history().run_number(0).await?;
+    /// assert_eq!(before.steps.items.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn run_number(mut self, run: u32) -> Self {
         self.run = Some(run);
         self
     }
 
     /// How many steps, events and log lines a page has: 1 to 100 of each, default 25.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let steps = instance.history().page_size(1).await?.steps;
+    /// assert_eq!((steps.items.len(), steps.has_next_page), (1, true));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn page_size(mut self, size: u32) -> Self {
         self.page_size = size;
         self
     }
 
     /// Newest first.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let history = instance.history().newest_first().await?;
+    /// assert_eq!(history.steps.items[0].name.as_str(), "b");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn newest_first(mut self) -> Self {
         self.descending = true;
         self
     }
 
     /// With log lines.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let logs = instance.history().with_logs().await?.logs.expect("asked for");
+    /// assert!(logs.items.iter().any(|log| &*log.line.message == "low"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with_logs(mut self) -> Self {
         self.logs.get_or_insert_default();
         self
     }
 
     /// With log lines of this level.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::LogLevel;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let logs = instance.history().log_level(LogLevel::Warn).await?.logs.expect("asked for");
+    /// assert_eq!(&*logs.items[0].line.message, "low");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn log_level(mut self, level: LogLevel) -> Self {
         self.logs.get_or_insert_default().level = Some(level);
         self
     }
 
     /// With log lines of this category.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let logs = instance.history().log_category("stock").await?.logs.expect("asked for");
+    /// assert_eq!(&*logs.items[0].line.message, "low");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn log_category(mut self, category: impl Into<Arc<str>>) -> Self {
         self.logs.get_or_insert_default().category = Some(category.into());
         self
     }
 
     /// Steps behind another page.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let first = instance.history().page_size(1).await?.steps;
+    /// let cursor = first.cursor.expect("there is a second page");
+    /// let second = instance.history().page_size(1).steps_after(cursor).await?.steps;
+    /// assert_eq!(second.items[0].name.as_str(), "b");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn steps_after(mut self, cursor: Cursor) -> Self {
         self.steps_after = Some(cursor);
         self
     }
 
     /// Events behind another page.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// # instance.tick().await?;
+    /// # for n in 1..=2 { instance.send_event("go", &n).await?; }
+    /// let first = instance.history().page_size(1).await?.events;
+    /// let cursor = first.cursor.expect("there is a second page");
+    /// let second = instance.history().page_size(1).events_after(cursor).await?.events;
+    /// assert_eq!(second.items[0].payload.as_str(), "2");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events_after(mut self, cursor: Cursor) -> Self {
         self.events_after = Some(cursor);
         self
     }
 
     /// Log lines behind another page.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn two(_: Event<()>, step: &Step) -> Result<()> {
+    /// #     step.run("a", async { Ok(()) }).await?;
+    /// #     step.log().warn("low").category("stock");
+    /// #     step.run("b", async { Ok(()) }).await
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("two", two)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let read = instance.history().with_logs().await?.logs.expect("asked for");
+    /// let seen = read.cursor.expect("the last page of logs has one too");
+    /// let news = instance.history().with_logs().logs_after(seen).await?.logs.expect("asked for");
+    /// assert!(news.items.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn logs_after(mut self, cursor: Cursor) -> Self {
         self.logs_after = Some(cursor);
         self

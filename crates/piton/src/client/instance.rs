@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Export, HistoryQuery};
 use crate::engine::{Shared, Tick};
+use crate::hooks::Hook;
 use crate::pass::RunningStep;
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
@@ -21,6 +22,21 @@ use crate::store::{Action, InstanceView, NewEvent};
 use crate::{Error, Result, codec};
 
 /// A handle to one instance, typed with the output of its workflow.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::InstanceHandle;
+/// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+/// # instance.result().await?;
+/// let instance: InstanceHandle<u32> = engine.workflow::<(), u32>("one")?.get(instance.id()).await?;
+/// assert_eq!(instance.result().await?, 7);
+/// # Ok(())
+/// # }
+/// ```
 pub struct InstanceHandle<O> {
     shared: Arc<Shared>,
     runner: Arc<Runner>,
@@ -31,6 +47,21 @@ pub struct InstanceHandle<O> {
 }
 
 /// The state of an instance.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+/// # instance.result().await?;
+/// let state = instance.describe().await?;
+/// assert!(state.status.is_terminal());
+/// assert_eq!(state.output.expect("it is complete").as_str(), "7");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Instance {
@@ -63,6 +94,21 @@ pub struct Instance {
 }
 
 /// What a run is doing or waiting for.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+/// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+/// # instance.tick().await?;
+/// let step = instance.describe().await?.current_step.expect("it waits");
+/// assert_eq!((step.name.as_str(), step.status), ("w", "waiting"));
+/// assert_eq!(step.event_type.as_deref(), Some("go"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CurrentStep {
@@ -159,11 +205,36 @@ impl<O> InstanceHandle<O> {
     }
 
     /// The id of the instance.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(noop.create(()).id("order-123").await?.id(), "order-123");
+    /// assert!(noop.create(()).await?.id().starts_with("inst_"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(&self) -> &str {
         self.id.as_str()
     }
 
     /// The name of its workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let instance = engine.workflow::<(), ()>("noop")?.create(()).await?;
+    /// assert_eq!(instance.workflow(), "noop");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn workflow(&self) -> &str {
         self.workflow.as_str()
     }
@@ -192,6 +263,21 @@ impl<O> InstanceHandle<O> {
     }
 
     /// Everything known about the instance now, with what it is doing or waiting for.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// # instance.tick().await?;
+    /// let state = instance.describe().await?;
+    /// assert_eq!(state.run_number, 0);
+    /// assert_eq!(state.current_step.expect("it waits").name, "w");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -224,12 +310,40 @@ impl<O> InstanceHandle<O> {
     }
 
     /// The whole record of a run as one document, which `piton_testing::replays_the_same` runs today's code against.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+    /// # instance.result().await?;
+    /// let text = serde_json::to_string(&instance.export().await?)?;
+    /// assert!(text.starts_with(r#"{"format":1,"workflow":"one""#));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn export(&self) -> Export {
         Export::new(Arc::clone(&self.shared), self.workflow.clone(), self.id.clone())
     }
 
     /// Pauses the instance: at once if it is waiting, at its next boundary if a step is running. Timers go
     /// on counting. Pausing a paused instance does nothing.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::InstanceStatus;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// # instance.tick().await?;
+    /// assert_eq!(instance.pause().await?.status, InstanceStatus::Paused);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -240,6 +354,21 @@ impl<O> InstanceHandle<O> {
 
     /// Resumes a paused instance; whatever fell due meanwhile is due. Otherwise it does nothing.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::InstanceStatus;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// # instance.tick().await?;
+    /// instance.pause().await?;
+    /// assert_ne!(instance.resume().await?.status, InstanceStatus::Paused);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store cannot be used.
@@ -249,6 +378,20 @@ impl<O> InstanceHandle<O> {
 
     /// Ends the instance. Nothing of this run is recorded after this has returned.
     ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::InstanceStatus;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// assert_eq!(instance.terminate().await?.status, InstanceStatus::Terminated);
+    /// assert_eq!(instance.result().await.unwrap_err().code(), Some("NO_RESULT"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `INSTANCE_TERMINAL` if it has ended already.
@@ -257,6 +400,20 @@ impl<O> InstanceHandle<O> {
     }
 
     /// Starts the next run with the same params, whatever the status. Old runs stay readable.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+    /// # instance.result().await?;
+    /// assert_eq!(instance.restart().await?.run_number, 1);
+    /// assert_eq!(instance.result().await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -287,7 +444,7 @@ impl<O> InstanceHandle<O> {
     /// If the store cannot be used.
     pub async fn tick(&self) -> Result<Tick> {
         let processed = self.runner.tick_instance(self.workflow.clone(), self.key).await?;
-        Ok(Tick { processed })
+        Ok(Tick { processed, hooks: 0 })
     }
 
     async fn steer(&self, action: Action) -> Result<Instance> {
@@ -323,7 +480,14 @@ impl<O> InstanceHandle<O> {
             let payload = codec::encode(what, payload)?;
             limits.check_payload(what, &payload)?;
             let (workflow, id) = (self.workflow.clone(), self.id.clone());
-            Ok(NewEvent { workflow, id, event_type, payload, idempotency_key: None })
+            Ok(NewEvent {
+                workflow,
+                id,
+                event_type,
+                payload,
+                idempotency_key: None,
+                hooks: Vec::new(),
+            })
         })();
         SendEvent { shared: Arc::clone(&self.shared), event }
     }
@@ -339,6 +503,19 @@ impl<O: DeserializeOwned> InstanceHandle<O> {
     ///
     /// The wait survives whatever the instance does: it may take weeks and restarts. In a process that
     /// died, get the instance again and wait again.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+    /// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+    /// # instance.result().await?;
+    /// assert_eq!(instance.result().await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -404,6 +581,20 @@ impl<O> fmt::Debug for InstanceHandle<O> {
 }
 
 /// An event about to be sent; await it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+/// let event = instance.send_event("go", &7); // nothing is sent yet
+/// event.await?;
+/// assert_eq!(instance.result().await?, 7);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an event is sent when this is awaited"]
 pub struct SendEvent {
     shared: Arc<Shared>,
@@ -411,7 +602,34 @@ pub struct SendEvent {
 }
 
 impl SendEvent {
+    /// Triggers a hook with it: it is there exactly if the event is stored by this call.
+    pub fn hook(mut self, hook: Hook) -> Self {
+        let prepared = hook.prepare(&self.shared.limits, self.shared.ids.next("hook"));
+        match (&mut self.event, prepared) {
+            (Ok(event), Ok(new)) => event.hooks.push(new),
+            (Ok(_), Err(error)) => self.event = Err(error),
+            (Err(_), _) => {}
+        }
+        self
+    }
+
     /// A key by which a repeat is recognised: it is answered like the first and stored once.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn wait(_: Event<()>, step: &Step) -> Result<u32> { step.wait_for_event("w", "go").await }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("wait", wait)).no_runner().start().await?;
+    /// # let instance = engine.workflow::<(), u32>("wait")?.create(()).await?;
+    /// # instance.tick().await?;
+    /// for _ in 0..2 {
+    ///     instance.send_event("go", &7).idempotency_key("request-1").await?;
+    /// }
+    /// assert_eq!(instance.history().await?.events.items.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         let key = key.into();
         if let Err(refusal) = self.shared.limits.check_idempotency_key(&key) {

@@ -1,7 +1,7 @@
 //! What a process does with instances: create, look, steer, wait for results.
 
 mod create;
-mod cursor;
+pub(crate) mod cursor;
 mod export;
 mod history;
 mod instance;
@@ -32,10 +32,26 @@ pub use export::{Export, ExportedEvent, ExportedStep, RunExport};
 pub use history::{History, HistoryQuery};
 pub use instance::{CurrentStep, Instance, InstanceHandle, SendEvent};
 pub use page::Page;
-use page::PageBounds;
+pub(crate) use page::PageBounds;
 pub(crate) use results::{Outcome, Waiters, watch_results};
 
 /// A handle to one workflow, typed with its params and output.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn one(_: Event<()>, step: &Step) -> Result<u32> { step.run("a", async { Ok(7) }).await }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("one", one)).start().await?;
+/// # let instance = engine.workflow::<(), u32>("one")?.create(()).await?;
+/// # instance.result().await?;
+/// let one = engine.workflow::<(), u32>("one")?;
+/// let instance = one.create(()).await?;
+/// assert_eq!(instance.result().await?, 7);
+/// assert_eq!(one.list().await?.items.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub struct WorkflowHandle<P, O> {
     shared: Arc<Shared>,
     runner: Arc<Runner>,
@@ -58,6 +74,18 @@ impl<P: 'static, O: 'static> WorkflowHandle<P, O> {
     }
 
     /// The name of the workflow.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// assert_eq!(noop.name(), "noop");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
@@ -166,6 +194,20 @@ fn check_type<T: 'static>(
 }
 
 /// A list of instances in the making; await it for a page.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::InstanceStatus;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// let list = noop.list().status(InstanceStatus::Errored).page_size(100); // nothing is read yet
+/// assert!(list.await?.items.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a list does nothing unless it is awaited"]
 pub struct List {
     shared: Arc<Shared>,
@@ -179,30 +221,100 @@ pub struct List {
 
 impl List {
     /// Only instances with this status.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::InstanceStatus;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).no_runner().start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// noop.create(()).await?;
+    /// assert_eq!(noop.list().status(InstanceStatus::Active).await?.items.len(), 1);
+    /// assert_eq!(noop.list().status(InstanceStatus::Complete).await?.items.len(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn status(mut self, status: InstanceStatus) -> Self {
         self.status = Some(status);
         self
     }
 
     /// Only instances created at this moment or later.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// let moment = noop.create(()).await?.describe().await?.created_at;
+    /// assert_eq!(noop.list().created_after(moment).await?.items.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn created_after(mut self, moment: Timestamp) -> Self {
         self.created_after = Some(moment);
         self
     }
 
     /// Only instances created before this moment.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// let moment = noop.create(()).await?.describe().await?.created_at;
+    /// assert_eq!(noop.list().created_before(moment).await?.items.len(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn created_before(mut self, moment: Timestamp) -> Self {
         self.created_before = Some(moment);
         self
     }
 
     /// How many instances a page has: 1 to 100, default 25.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// # for _ in 0..3 { noop.create(()).await?; }
+    /// assert_eq!(noop.list().page_size(2).await?.items.len(), 2);
+    /// assert_eq!(noop.list().page_size(0).await.unwrap_err().code(), Some("VALIDATION_ERROR"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn page_size(mut self, size: u32) -> Self {
         self.page_size = size;
         self
     }
 
     /// Goes on where another page ended.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> piton::Result<()> {
+    /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+    /// # let noop = engine.workflow::<(), ()>("noop")?;
+    /// # for _ in 0..3 { noop.create(()).await?; }
+    /// let first = noop.list().page_size(2).await?;
+    /// let rest = noop.list().page_size(2).after(first.cursor.expect("there is more")).await?;
+    /// assert_eq!(rest.items.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn after(mut self, cursor: Cursor) -> Self {
         self.cursor = Some(cursor);
         self

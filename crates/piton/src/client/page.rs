@@ -1,11 +1,31 @@
 //! A page of a list: bounded in rows and in bytes.
 
+use piton_core::hook::HookRecord;
 use piton_core::record::{EventRecord, InstanceRecord, LogRecord, RecordedError, StepRecord};
 use piton_core::{Json, Limits, Refusal};
 
 use super::Cursor;
 
 /// One page of a list.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> piton::Result<()> {
+/// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
+/// # let noop = engine.workflow::<(), ()>("noop")?;
+/// # for _ in 0..3 { noop.create(()).await?; }
+/// let mut page = noop.list().page_size(2).await?;
+/// let mut count = page.items.len();
+/// while let Some(cursor) = page.cursor {
+///     page = noop.list().page_size(2).after(cursor).await?;
+///     count += page.items.len();
+/// }
+/// assert_eq!(count, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Page<T> {
@@ -91,6 +111,12 @@ impl Weighed for StepRecord {
 impl Weighed for EventRecord {
     fn payload_bytes(&self) -> usize {
         self.payload.len_bytes()
+    }
+}
+
+impl Weighed for HookRecord {
+    fn payload_bytes(&self) -> usize {
+        self.payload.len_bytes() + error_bytes(self.error.as_ref())
     }
 }
 

@@ -96,6 +96,8 @@ struct UnderWay {
     asked: Asked,
     transaction: Option<RolledBack>,
     is_progress: bool,
+    /// It lets go of the run, if it is written.
+    leaves: bool,
 }
 
 /// What the driver does next.
@@ -175,7 +177,9 @@ impl Driver {
         loop {
             self.order = self.bell.ordered();
             if self.order == Order::Abandon {
-                return Departure::Fenced;
+                let Some(answer) = self.last_answer().await else { return Departure::Fenced };
+                let departure = self.committed(answer).unwrap_or(Departure::Fenced);
+                return self.depart(departure);
             }
             if self.bell.take_function_woken()
                 && let Poll::Ready(result) = self.poll_function()
@@ -266,9 +270,10 @@ impl Driver {
         self.logs_pending_since_us = None;
         let transaction = content.rolled_back();
         let is_progress = !content.steps.is_empty();
+        let leaves = !matches!(next, Next::Continue { .. });
         let asked = Asked::now(&*self.shared.runtime);
         let answer = self.shared.store.commit(content.into_boundary(self.key, next));
-        self.under_way = Some(UnderWay { answer, asked, transaction, is_progress });
+        self.under_way = Some(UnderWay { answer, asked, transaction, is_progress, leaves });
     }
 
     /// Takes note of the store's answer. `Some` if the pass is over.
@@ -341,7 +346,11 @@ impl Driver {
         loop {
             self.order = self.bell.ordered();
             if self.order == Order::Abandon {
-                return Departure::Fenced;
+                let Some(answer) = self.last_answer().await else { return Departure::Fenced };
+                return match &answer {
+                    Ok(committed) if committed.after == After::Ended => Departure::Ended(outcome),
+                    _ => self.committed(answer).unwrap_or(Departure::Fenced),
+                };
             }
             if self.under_way.is_none() {
                 self.pass.lock().collect(&self.pass.limits);
@@ -367,6 +376,13 @@ impl Driver {
                 return departure;
             }
         }
+    }
+
+    /// The answer to a boundary that lets go of the run. Whoever has it next may be told of it sooner, because answers can
+    /// overtake each other; to be sent away is then no more than what was asked for.
+    async fn last_answer(&mut self) -> Option<std::result::Result<Committed, StoreError>> {
+        let under_way = self.under_way.as_mut().filter(|under_way| under_way.leaves)?;
+        Some(under_way.answer.as_mut().await)
     }
 
     /// Waits until there is something to do: the store's answer, a wake-up, or a timer.

@@ -50,6 +50,10 @@ impl Logbook {
         }
     }
 
+    pub(super) fn new_id(&self, prefix: &str) -> Arc<str> {
+        self.ids.next(prefix)
+    }
+
     /// The code passed a step that was recorded before this claim.
     pub(crate) fn passed(&mut self) {
         self.unpassed = self.unpassed.saturating_sub(1);

@@ -225,6 +225,11 @@ impl Pass {
         }
     }
 
+    /// A new id.
+    pub(crate) fn new_id(&self, prefix: &str) -> Arc<str> {
+        self.lock().log.new_id(prefix)
+    }
+
     /// A step's future is polled for the first time.
     ///
     /// # Errors

@@ -549,6 +549,7 @@ impl Observer for Runner {
                 }
                 self.live.touch(instance);
             }
+            Hint::HookDue { .. } => {}
         }
     }
 }

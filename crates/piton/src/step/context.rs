@@ -3,14 +3,30 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use piton_core::hook::NewHook;
 use piton_core::{EventType, InstanceId, StepName, WorkflowName};
 use serde::Serialize;
 
+use crate::hooks::Hook;
 use crate::pass::Pass;
 use crate::store::{Mutation, NewEvent, NewInstance, SqlParams};
 use crate::{Result, codec};
 
 /// One attempt of a step, as its body sees it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # use piton::StepContext;
+/// # async fn charge(_: &str) -> std::io::Result<u64> { Ok(125) }
+/// async fn attempt(cx: StepContext) -> Result<u64> {
+///     println!("attempt {}", cx.attempt());
+///     Ok(charge(&cx.idempotency_key()).await?)
+/// }
+/// async fn pay(_: Event<()>, step: &Step) -> Result<u64> {
+///     step.run_with("charge", attempt).await
+/// }
+/// # let _ = workflow("pay", pay);
+/// ```
 #[derive(Clone)]
 pub struct StepContext {
     pass: Arc<Pass>,
@@ -95,6 +111,18 @@ impl fmt::Debug for StepContext {
 /// They cannot influence the step's result: they run after the body has returned. A violated unique
 /// constraint fails the step for good with an error named `UniqueConstraint`; other failures of SQL are
 /// failures of the attempt and are retried.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+/// # step.run_with("sell", |cx| async move {
+/// let tx = cx.transaction();
+/// tx.execute("UPDATE stock SET left = left - 1 WHERE item = ?1", ["rope"]);
+/// tx.send_event("warehouse", "main", "sold", "rope")?;
+/// # Ok(()) }).await?;
+/// # Ok(()) }
+/// # let _ = workflow("f", f);
+/// ```
 #[derive(Debug)]
 pub struct StepTransaction<'c> {
     context: &'c StepContext,
@@ -200,6 +228,33 @@ impl StepTransaction<'_> {
         Ok(())
     }
 
+    /// Triggers a hook, and returns its id: it is there exactly if the step completes.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// # use piton::hooks::Hook;
+    /// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+    /// # step.run_with("s", |cx| async move {
+    /// cx.transaction().trigger_hook(Hook::new("order.paid", &"order-123"))?;
+    /// # Ok(()) }).await }
+    /// # let _ = workflow("f", f);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a name is not valid or the payload is too large.
+    pub fn trigger_hook(&self, hook: Hook) -> Result<String> {
+        let pass = &self.context.pass;
+        let new = hook.prepare(&pass.limits, pass.new_id("hook"))?;
+        let id = new.id.to_string();
+        self.push_hook(new);
+        Ok(id)
+    }
+
+    pub(crate) fn push_hook(&self, new: NewHook) {
+        self.context.push(Mutation::TriggerHook(new));
+    }
+
     /// Sends an event to an instance, also of a workflow this engine does not know.
     ///
     /// If the instance does not exist or has ended by then, the step fails for good.
@@ -233,6 +288,7 @@ impl StepTransaction<'_> {
             event_type: EventType::parse(event_type, limits)?,
             payload,
             idempotency_key: None,
+            hooks: Vec::new(),
         }));
         Ok(())
     }

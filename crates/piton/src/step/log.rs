@@ -10,6 +10,15 @@ use crate::codec;
 use crate::pass::{Draft, Pass};
 
 /// Where log lines of a run are written; see [`Step::log`](super::Step::log).
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+/// let log = step.log();
+/// log.info("charging");
+/// # Ok(()) }
+/// # let _ = workflow("f", f);
+/// ```
 #[must_use = "say what to log: .info(\"…\")"]
 pub struct Log {
     pass: Arc<Pass>,
@@ -65,6 +74,14 @@ impl fmt::Debug for Log {
 ///
 /// A line that breaks a limit is stored in a mended form, with a `system` line that tells of it: logging
 /// never fails a workflow.
+///
+/// ```
+/// # use piton::prelude::*;
+/// # async fn f(_: Event<()>, step: &Step) -> Result<()> {
+/// step.log().info("charging").category("payments").data(serde_json::json!({ "cents": 125 }));
+/// # Ok(()) }
+/// # let _ = workflow("f", f);
+/// ```
 pub struct LogBuilder {
     pass: Arc<Pass>,
     draft: Option<Draft>,

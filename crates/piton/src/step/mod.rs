@@ -209,6 +209,15 @@ impl Step {
     }
 
     /// The number of this run: 0, plus one for each restart.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// async fn which(_: Event<()>, step: &Step) -> Result<bool> {
+    ///     let was_restarted = step.run_number() > 0;
+    ///     Ok(was_restarted)
+    /// }
+    /// # let _ = workflow("which", which);
+    /// ```
     pub fn run_number(&self) -> u32 {
         self.pass.info.run
     }

@@ -21,6 +21,19 @@ use crate::store::Mutation;
 use crate::{Error, Result, codec};
 
 /// Where the bodies of a step's attempts come from. Sealed: see [`Step::run`] and [`Step::run_with`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// use piton::{Bodies, Run};
+///
+/// fn patient<T, B: Bodies>(step: Run<'_, T, B>) -> Run<'_, T, B> {
+///     step.retries(Retries::exponential(20, "1 minute")).timeout("1 hour")
+/// }
+/// async fn pay(_: Event<()>, step: &Step) -> Result<u64> {
+///     patient(step.run("charge", async { Ok(125) })).await
+/// }
+/// # let _ = workflow("pay", pay);
+/// ```
 pub trait Bodies: sealed::Sealed {
     /// The future of one attempt.
     type Body: Future;
@@ -37,6 +50,15 @@ mod sealed {
 }
 
 /// One future, good for one attempt; a retry gets its body from the next pass.
+///
+/// ```
+/// # use piton::prelude::*;
+/// use piton::{Once, Run};
+///
+/// fn charge<F: Future<Output = Result<u64>>>(step: &Step, body: F) -> Run<'_, u64, Once<F>> {
+///     step.run("charge", body).timeout("30 seconds")
+/// }
+/// ```
 pub struct Once<F>(Option<F>);
 
 impl<F> Once<F> {
@@ -55,6 +77,19 @@ impl<F: Future> Bodies for Once<F> {
 }
 
 /// A closure that makes a body for each attempt.
+///
+/// ```
+/// # use piton::prelude::*;
+/// use piton::{Each, Run, StepContext};
+///
+/// fn charge<C, F>(step: &Step, body: C) -> Run<'_, u64, Each<C>>
+/// where
+///     C: FnMut(StepContext) -> F,
+///     F: Future<Output = Result<u64>>,
+/// {
+///     step.run_with("charge", body).timeout("30 seconds")
+/// }
+/// ```
 pub struct Each<C>(C);
 
 impl<C> Each<C> {
@@ -75,6 +110,17 @@ impl<C: FnMut(StepContext) -> F, F: Future> Bodies for Each<C> {
 pin_project! {
     /// A `do` step: set [`retries`](Run::retries) and [`timeout`](Run::timeout), then await it, alone or
     /// in `join!`, `try_join!` and `select!`.
+    ///
+    /// ```
+    /// # use piton::prelude::*;
+    /// async fn book(_: Event<()>, step: &Step) -> Result<u64> {
+    ///     let flight = step.run("flight", async { Ok(300) });
+    ///     let hotel = step.run("hotel", async { Ok(120) }).timeout("1 minute");
+    ///     let (flight, hotel) = try_join!(flight, hotel)?;
+    ///     Ok(flight + hotel)
+    /// }
+    /// # let _ = workflow("book", book);
+    /// ```
     #[must_use = "a step does nothing unless it is awaited"]
     pub struct Run<'s, T, B: Bodies> {
         bodies: B,

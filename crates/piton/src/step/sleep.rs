@@ -12,6 +12,18 @@ use crate::pass::{Ask, SleepUntil, StepPoll};
 use crate::{Error, Result};
 
 /// A durable sleep; await it.
+///
+/// ```
+/// # use piton::prelude::*;
+/// async fn book(_: Event<()>, step: &Step) -> Result<()> {
+///     let deadline = step.sleep("deadline", "3 days");
+///     select! {
+///         confirmed = step.wait_for_event::<()>("confirmation", "confirmed") => confirmed,
+///         slept = deadline => slept.and(Err(Error::new("nobody confirmed"))),
+///     }
+/// }
+/// # let _ = workflow("book", book);
+/// ```
 #[must_use = "a sleep does nothing unless it is awaited"]
 pub struct Sleep<'s> {
     step: Asking,

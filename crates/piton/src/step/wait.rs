@@ -17,6 +17,15 @@ use crate::pass::{Ask, StepPoll};
 use crate::{Error, Result};
 
 /// A durable wait for an event; await it for the payload.
+///
+/// ```
+/// # use piton::prelude::*;
+/// async fn pay(_: Event<()>, step: &Step) -> Result<u64> {
+///     let cents: u64 = step.wait_for_event("payment", "paid").timeout("2 weeks").await?;
+///     Ok(cents)
+/// }
+/// # let _ = workflow("pay", pay);
+/// ```
 #[must_use = "a wait does nothing unless it is awaited"]
 pub struct WaitForEvent<'s, T> {
     step: Asking,
@@ -108,6 +117,15 @@ impl<T: DeserializeOwned> Future for WaitForEvent<'_, T> {
 }
 
 /// A wait whose timeout is `None`; see [`WaitForEvent::outcome`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// async fn is_paid(_: Event<()>, step: &Step) -> Result<bool> {
+///     let payment = step.wait_for_event::<u64>("payment", "paid").timeout("2 weeks").outcome();
+///     Ok(payment.await?.is_some())
+/// }
+/// # let _ = workflow("is-paid", is_paid);
+/// ```
 #[must_use = "a wait does nothing unless it is awaited"]
 pub struct WaitForOutcome<'s, T>(WaitForEvent<'s, T>);
 
@@ -128,6 +146,14 @@ fn is_wait_timeout(error: &Error) -> bool {
 }
 
 /// A wait that returns the whole event; see [`WaitForEvent::received`].
+///
+/// ```
+/// # use piton::prelude::*;
+/// async fn paid_at(_: Event<()>, step: &Step) -> Result<Timestamp> {
+///     Ok(step.wait_for_event::<u64>("payment", "paid").received().await?.timestamp)
+/// }
+/// # let _ = workflow("paid-at", paid_at);
+/// ```
 #[must_use = "a wait does nothing unless it is awaited"]
 pub struct WaitForReceived<'s, T>(WaitForEvent<'s, T>);
 

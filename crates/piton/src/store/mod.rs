@@ -10,7 +10,28 @@
 //!
 //! **Hints are not authoritative** (rule R4): a store tells its [`Observer`]s about due work and ended runs
 //! after the commit, but losing, doubling or delaying every hint may cost latency and nothing else.
+//!
+//! ```
+//! use piton::prelude::*;
+//! use piton::runtime::TokioRuntime;
+//! use piton::store::{MemoryStore, Store};
+//!
+//! # async fn noop(_: Event<()>, _: &Step) -> Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> piton::Result<()> {
+//! let store = MemoryStore::new(TokioRuntime::current()?);
+//! let engine = Engine::builder_with_store(store.clone()).register(workflow("noop", noop)).start().await?;
+//! let instance = engine.workflow::<(), ()>("noop")?.create(()).await?;
+//! instance.result().await?;
+//!
+//! let state = instance.describe().await?;
+//! let view = store.instance(state.workflow, state.id).await?.expect("it was created");
+//! assert!(view.record.status.is_terminal());
+//! # Ok(())
+//! # }
+//! ```
 
+mod hook;
 mod memory;
 mod mutation;
 #[cfg(feature = "postgres")]
@@ -22,17 +43,22 @@ use std::sync::Arc;
 
 use piton_core::boundary::{After, Next};
 use piton_core::claim::ClaimRules;
+use piton_core::hook::NewHook;
 use piton_core::record::{
     Epoch, EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber,
     StepRecord, Task,
 };
 use piton_core::{
-    Code, EventType, InstanceId, InstanceStatus, Json, LogLevel, Refusal, Span, Timestamp,
-    WorkflowName,
+    Code, EventType, HookNamespace, InstanceId, InstanceStatus, Json, LogLevel, Refusal, Span,
+    Timestamp, WorkflowName,
 };
 
 use crate::runtime::BoxFuture;
 
+pub use hook::{
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, PRUNED_MAX, TAKEN_MAX,
+    default_namespace,
+};
 pub use memory::{DumpedInstance, DumpedRun, MemoryStore};
 #[cfg(feature = "postgres")]
 pub use mutation::PostgresWork;
@@ -40,9 +66,13 @@ pub use mutation::PostgresWork;
 pub use mutation::SqliteWork;
 pub use mutation::{Mutation, SqlParams, SqlValue};
 #[cfg(feature = "postgres")]
+pub(crate) use postgres::insert_hook as insert_hook_postgres;
+#[cfg(feature = "postgres")]
 pub use postgres::{Clock, PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlite::insert_hook as insert_hook_sqlite;
 
 /// The answer of a store, as a future that borrows nothing.
 pub type Answer<T> = BoxFuture<Result<T, StoreError>>;
@@ -153,6 +183,11 @@ pub trait Store: Send + Sync + 'static {
     /// Costs nothing for the known ones, however many tasks they have.
     fn backlog(&self, known: Arc<[WorkflowName]>) -> Answer<Vec<(WorkflowName, u64)>>;
 
+    /// Where hooks live, if this store keeps them.
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        None
+    }
+
     /// Finishes what was accepted and closes the store. Later calls fail.
     fn close(&self) -> Answer<()>;
 }
@@ -212,6 +247,13 @@ pub enum Hint {
     Touched(InstanceKey),
     /// A run ended.
     Ended(InstanceKey),
+    /// A hook of this namespace can be taken, or will be at this moment.
+    HookDue {
+        /// The namespace.
+        namespace: HookNamespace,
+        /// When.
+        at: Timestamp,
+    },
 }
 
 /// What [`Store::create`] creates.
@@ -225,6 +267,8 @@ pub struct CreateRequest {
     pub existing: Existing,
     /// Lease the new tasks to this runner at once.
     pub lease: Option<Lease>,
+    /// Stored with the instances, if any of them is created.
+    pub hooks: Vec<NewHook>,
 }
 
 /// A new instance.
@@ -276,6 +320,8 @@ pub struct NewEvent {
     pub payload: Json,
     /// A repeat with the same key is answered like the first and stored once.
     pub idempotency_key: Option<Arc<str>>,
+    /// Stored with the event; a repeat stores none.
+    pub hooks: Vec<NewHook>,
 }
 
 /// What [`Store::steer`] can do to an instance.

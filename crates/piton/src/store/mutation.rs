@@ -3,6 +3,7 @@
 use std::fmt;
 
 use piton_core::WorkflowName;
+use piton_core::hook::NewHook;
 
 use super::{NewEvent, NewInstance};
 
@@ -24,6 +25,8 @@ pub enum Mutation {
     },
     /// An event is sent exactly if the step completes.
     SendEvent(NewEvent),
+    /// A hook is stored exactly if the step completes.
+    TriggerHook(NewHook),
     /// Anything the user can do with a `rusqlite` transaction.
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteWork),
@@ -54,6 +57,7 @@ impl fmt::Debug for Mutation {
                 write!(f, "Create({workflow}/{})", instance.id)
             }
             Mutation::SendEvent(event) => write!(f, "SendEvent({})", event.event_type),
+            Mutation::TriggerHook(hook) => write!(f, "TriggerHook({})", hook.name),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => f.write_str("Sqlite(..)"),
             #[cfg(feature = "postgres")]

@@ -121,6 +121,7 @@ impl Pair {
             instances: (0..=die.below(3)).map(|_| die.instance()).collect(),
             existing: die.pick(&[Existing::Refuse, Existing::Skip, Existing::Skip]),
             lease: die.chance(40).then_some(lease),
+            hooks: Vec::new(),
         };
         let ask = async |stage: &Stage| stage.store.create(request.clone()).await;
         let answer = self.both(format!("{request:?}"), ask).await?;

@@ -47,6 +47,7 @@ impl Die {
             event_type: EventType::from_stored(self.pick(&TYPES)),
             payload: json(&self.below(1_000).to_string()),
             idempotency_key: self.chance(30).then(|| self.pick(&["k1", "k2"]).into()),
+            hooks: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use piton::store::DumpedInstance;
-use piton_core::claim::NEW_WORK_WAIT_MAX;
+use piton_core::claim::{NEW_WORK_WAIT_MAX, SUSPECT_CLAIMS};
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{TaskKind, TaskState, Timestamp};
 
@@ -46,7 +46,7 @@ pub(super) fn check(
             oldest_resumed = Some(oldest_resumed.map_or(run_at, |oldest| oldest.min(run_at)));
         }
         // What may have killed its runner is handled with care, and may have to wait.
-        if task.claims_without_progress > 0 {
+        if task.claims_without_progress >= SUSPECT_CLAIMS {
             continue;
         }
         left += usize::from(task_now == Some(task));
@@ -74,7 +74,7 @@ pub(super) fn check(
 
 /// A claim that took nothing: nothing was due.
 pub(super) fn check_nothing(rows: &Rows, wanted: usize, now: Timestamp) -> Result<(), Violation> {
-    let ready = |task: &Task| is_due(task, now) && task.claims_without_progress == 0;
+    let ready = |task: &Task| is_due(task, now) && task.claims_without_progress < SUSPECT_CLAIMS;
     let mut tasks = rows.values().filter_map(|instance| instance.task);
     let left = tasks.find(ready).filter(|_| wanted > 0);
     ensure(left.is_none(), "I14", || {

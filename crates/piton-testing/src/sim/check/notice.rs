@@ -66,7 +66,10 @@ impl Checker {
             | Call::Commit { .. }
             | Call::Renew
             | Call::Release
-            | Call::AppendLogs => {}
+            | Call::AppendLogs
+            | Call::TriggerHooks { .. }
+            | Call::WorkHooks { .. }
+            | Call::RetryHook { .. } => {}
         }
     }
 }

@@ -8,7 +8,7 @@ use piton_core::record::{InstanceKey, StepRecord};
 use piton_core::{InstanceStatus, StepStatus, StepType, TaskState, Timestamp};
 
 use super::{Violation, ensure};
-use crate::sim::program::{Interpreter, SENT};
+use crate::sim::program::{HOOKED, Interpreter, SENT};
 
 pub(super) fn check(
     rows: &BTreeMap<InstanceKey, DumpedInstance>,
@@ -57,7 +57,8 @@ fn sent_events(rows: &BTreeMap<InstanceKey, DumpedInstance>) -> Result<(), Viola
 
 fn has_sent(step: &StepRecord) -> bool {
     let result = step.result.as_ref().map(|result| result.as_str().trim_matches('"'));
-    step.status == StepStatus::Completed && result == Some(SENT)
+    let sent = result.is_some_and(|result| result.trim_end_matches(HOOKED) == SENT);
+    step.status == StepStatus::Completed && sent
 }
 
 /// One task exactly while the run lives; `completed_at` exactly when it ended.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use piton_core::boundary::{InstanceChange, TaskChange};
+use piton_core::hook::{EngineHook, EngineNews, EnqueueReason};
 use piton_core::lifecycle::{self, Change};
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord};
 use piton_core::story::SystemLine;
@@ -35,6 +36,9 @@ impl Transaction<'_> {
                 Existing::Skip if !is_new => {}
                 Existing::Refuse | Existing::Skip => instances.push(instance),
             }
+        }
+        if !instances.is_empty() {
+            self.trigger_all(request.hooks);
         }
         let lease = request.lease.as_ref();
         Ok(instances
@@ -74,6 +78,7 @@ impl Transaction<'_> {
         if let Some(lease) = lease {
             self.log(key, story::claimed(&lease.runner, task.epoch));
         }
+        self.news(key, Some(EngineNews::enqueued(task.run, EnqueueReason::Create, now)));
         Created { instance: reading::record(self.instance(key)), epoch: task.epoch }
     }
 
@@ -133,8 +138,10 @@ impl Transaction<'_> {
             let known = &mut instance.events_by_idempotency_key;
             known.insert(idempotency_key, first);
         }
+        self.news(key, EngineNews::of_task(&change, EnqueueReason::Event));
         self.apply(key, change, None);
         self.touched(key, task_before.as_ref());
+        self.trigger_all(event.hooks);
         stored
     }
 
@@ -165,10 +172,28 @@ impl Transaction<'_> {
         };
         if let Some((change, line)) = change {
             self.log(key, line);
+            self.steering_news(key, action, &change.task);
             self.apply(key, change.task, change.instance);
             self.touched(key, task);
         }
         Ok(reading::record(self.instance(key)))
+    }
+
+    fn steering_news(&mut self, key: InstanceKey, action: Action, change: &TaskChange) {
+        let run = self.instance(key).record.run;
+        match action {
+            Action::Pause => {}
+            Action::Resume => self.news(key, EngineNews::of_task(change, EnqueueReason::Resume)),
+            Action::Terminate => {
+                let ended = EngineNews::of_run(EngineHook::InstanceTerminated, run);
+                self.news(key, Some(ended));
+            }
+            Action::Restart => {
+                let restarted = EngineNews::of_run(EngineHook::InstanceRestarted, run);
+                self.news(key, Some(restarted));
+                self.news(key, EngineNews::of_task(change, EnqueueReason::Create));
+            }
+        }
     }
 
     /// Opens the next run, empty, and says what is left to change.

@@ -1,5 +1,6 @@
 //! Every row at once, for those who check invariants between two transactions.
 
+use piton_core::hook::HookRecord;
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogRecord, StepRecord, Task};
 
 use super::MemoryStore;
@@ -36,6 +37,11 @@ impl MemoryStore {
             Ok(tasks.collect())
         });
         tasks.unwrap_or_default()
+    }
+
+    /// All hooks, oldest first. Empty once the store is closed.
+    pub fn dump_hooks(&self) -> Vec<HookRecord> {
+        self.with_state(|state| Ok(state.hooks.all())).unwrap_or_default()
     }
 
     /// All rows as they are between two transactions. Empty once the store is closed.

@@ -9,6 +9,7 @@
 
 mod client;
 mod dump;
+mod hook;
 mod reading;
 mod runner;
 mod state;
@@ -17,17 +18,18 @@ mod transaction;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 
 use self::state::{Run, State};
 use self::transaction::Transaction;
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Secret, Store, StoreError,
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime};
 
@@ -40,6 +42,7 @@ pub struct MemoryStore {
     observers: Observers,
     /// Drawn when it is first asked for.
     secret: OnceLock<Secret>,
+    engine_hooks: Mutex<Option<Arc<EngineHooks>>>,
     /// `None` once closed.
     state: Mutex<Option<State>>,
 }
@@ -52,6 +55,7 @@ impl MemoryStore {
             runtime,
             observers: Observers::default(),
             secret: OnceLock::new(),
+            engine_hooks: Mutex::default(),
             state: Mutex::new(Some(State::default())),
         })
     }
@@ -72,9 +76,15 @@ impl MemoryStore {
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, StoreError>,
     ) -> Answer<T> {
+        let engine_hooks = self.engine_hooks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let done = self.with_state(|state| {
-            let mut transaction =
-                Transaction { state, ids: &self.ids, now: self.runtime.now(), hints: Vec::new() };
+            let mut transaction = Transaction {
+                state,
+                ids: &self.ids,
+                now: self.runtime.now(),
+                hints: Vec::new(),
+                engine_hooks: engine_hooks.as_deref(),
+            };
             let answer = work(&mut transaction)?;
             Ok((answer, transaction.hints))
         });
@@ -221,9 +231,51 @@ impl Store for MemoryStore {
         self.read(|state| reading::backlog(state, &known))
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        Some(self)
+    }
+
     fn close(&self) -> Answer<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = None;
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl HookStore for MemoryStore {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        self.transact(|tx| {
+            tx.trigger_all(hooks);
+            Ok(())
+        })
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        self.transact(|tx| Ok(tx.work_hooks(&work)))
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        let now = self.runtime.now();
+        self.read(|state| (now, state.hooks.next_due_at(&namespaces)))
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        self.read(|state| state.hooks.get(&id))
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        self.read(|state| state.hooks.page(&query))
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        self.transact(|tx| Ok(tx.retry_hook(&id)?))
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        let mut engine_hooks = self.engine_hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        *engine_hooks = Some(Arc::new(wanted));
     }
 }

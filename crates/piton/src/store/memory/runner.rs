@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use piton_core::boundary::{self, After, Fenced, Wait, Written};
 use piton_core::claim::{self, Claim, Due};
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::planted::{Bug, planted};
 use piton_core::record::{InstanceKey, LogLine, RunKey, RunNumber, StepRecord, Task};
 use piton_core::{
@@ -89,6 +90,8 @@ impl Transaction<'_> {
                 if let Some(error) = &instance.error {
                     self.log(key, story::quarantined(error));
                 }
+                let ended = EngineNews::errored(task.run, instance.error.as_ref());
+                self.news(key, Some(ended));
                 self.apply(key, change, Some(instance));
                 None
             }
@@ -170,6 +173,8 @@ impl Transaction<'_> {
         }
         let written = Written { steps, wait_settled: held_back || !settled.is_empty() };
         let (task, instance, after) = boundary::after(&task, &boundary.next, written, self.now);
+        let run = boundary.key.run;
+        self.news(key, EngineNews::of_boundary(run, &boundary.next, after, &task));
         if after == After::Paused {
             self.log(key, story::paused());
         }
@@ -195,6 +200,7 @@ impl Transaction<'_> {
                 Mutation::SendEvent(event) => self
                     .find(&event.workflow, &event.id)
                     .and_then(|key| self.check_event(key, event).map(|_| ())),
+                Mutation::TriggerHook(_) => Ok(()),
                 Mutation::Execute { .. } => Err(no_sql()),
                 #[cfg(feature = "sqlite")]
                 Mutation::Sqlite(_) => Err(no_sql()),
@@ -217,6 +223,7 @@ impl Transaction<'_> {
                 }
                 self.send_event(event).expect("it was checked");
             }
+            Mutation::TriggerHook(hook) => self.trigger(hook),
             Mutation::Execute { .. } => unreachable!("it was checked"),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => unreachable!("it was checked"),
@@ -321,6 +328,8 @@ impl Transaction<'_> {
             };
             let change = lifecycle::release(&task, self.now);
             self.log(key.instance, story::released());
+            let handed_back = EngineNews::of_task(&change.task, EnqueueReason::Wake);
+            self.news(key.instance, handed_back);
             if change.instance.is_some() {
                 self.log(key.instance, story::paused());
             }

@@ -14,6 +14,7 @@ use piton_core::record::{
 };
 use piton_core::{EventType, InstanceId, StepName, StepStatus, TaskState, Timestamp, WorkflowName};
 
+use super::hook::Hooks;
 use crate::store::ListPlace;
 
 /// Everything there is.
@@ -21,6 +22,7 @@ use crate::store::ListPlace;
 pub(super) struct State {
     pub(super) instances: BTreeMap<InstanceKey, Instance>,
     pub(super) workflows: BTreeMap<WorkflowName, Workflow>,
+    pub(super) hooks: Hooks,
 }
 
 /// The instances of one workflow.

@@ -7,7 +7,7 @@ use piton_core::{InstanceId, Refusal, TaskState, Timestamp, WorkflowName};
 
 use super::state::{Instance, State};
 use crate::runtime::Ids;
-use crate::store::Hint;
+use crate::store::{EngineHooks, Hint};
 
 /// A transaction. What it does is in `client` and `runner`; here is how it writes what the rules decided.
 ///
@@ -19,6 +19,8 @@ pub(super) struct Transaction<'a> {
     pub(super) now: Timestamp,
     /// What observers are told after the commit.
     pub(super) hints: Vec<Hint>,
+    /// What is told by hooks.
+    pub(super) engine_hooks: Option<&'a EngineHooks>,
 }
 
 impl Transaction<'_> {

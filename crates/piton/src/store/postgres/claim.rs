@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use piton_core::claim::{self, Claim, Due};
+use piton_core::hook::EngineNews;
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{InstanceId, Json, Span, TaskState, Timestamp, WorkflowName, story};
 use sqlx::{Connection, PgConnection};
@@ -241,7 +242,8 @@ async fn take(
             (with_locks(db, shared, now, &chosen), chosen)
         }
         Choice::Instance(key) => {
-            let tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;
+            let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &[key]).await?;
+            tx.tell_by_hooks(shared.engine_hooks());
             let may = |row: &&Row| request.suspects || row.task.state != TaskState::Suspect;
             let chosen = tx.row(key).filter(may).cloned().into_iter().collect();
             (tx, chosen)
@@ -319,7 +321,9 @@ fn with_locks<'t>(
     locked: &[Row],
 ) -> Transaction<'t> {
     let tasks = locked.iter().map(|row| (row.key, row.clone())).collect();
-    Transaction::begin(db, &shared.ids, now, tasks)
+    let mut tx = Transaction::begin(db, &shared.ids, now, tasks);
+    tx.tell_by_hooks(shared.engine_hooks());
+    tx
 }
 
 /// Asks the rules about locked tasks, in order, and writes what they say.
@@ -390,6 +394,7 @@ fn claim_one(
             if let Some(error) = &ended.error {
                 tx.tell(key, before.run, story::quarantined(error));
             }
+            tx.news(key, Some(EngineNews::errored(before.run, ended.error.as_ref())));
             tx.change_task(key, &change);
             tx.change_instance(key, ended);
             tx.hints.push(Hint::Ended(key));

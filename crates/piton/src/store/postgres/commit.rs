@@ -4,6 +4,7 @@
 //! one statement of `group.rs`. Here is everything: waits that look for their events, steps that change, pauses.
 
 use piton_core::boundary::{self, After, Next, TaskChange, Wait, Written};
+use piton_core::hook::EngineNews;
 use piton_core::record::{EventRecord, RunKey, StepRecord, Task};
 use piton_core::story::{self, SystemLine};
 use piton_core::{InstanceStatus, TaskState, Timestamp};
@@ -132,6 +133,7 @@ fn conclude(
             }
         }
     }
+    tx.news(key.instance, EngineNews::of_boundary(key.run, next, after, &change));
     tx.change_task(key.instance, &change);
     if let Some(change) = instance {
         tx.change_instance(key.instance, change);

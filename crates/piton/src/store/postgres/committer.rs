@@ -10,6 +10,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use piton_core::boundary::Next;
+use piton_core::hook::EngineHook;
 use piton_core::record::InstanceKey;
 use piton_core::{InstanceId, Refusal, Span, WorkflowName};
 use sqlx::{Connection, PgConnection};
@@ -141,15 +143,23 @@ impl Committer {
     /// Tells apart what one statement can write and what needs a look under the lock. A run and a name is there once.
     fn sort(&self, batch: Vec<Request>) -> (Vec<Request>, Vec<Request>) {
         let (mut runs, mut names) = (HashSet::new(), HashSet::new());
+        let told = self.shared.engine_hooks();
+        let tells = |hook| told.as_ref().is_some_and(|told| told.tells(hook));
+        // What may be told by a hook is looked at one by one.
+        let silent = |next: &Next| told.is_none() || matches!(next, Next::Continue { .. });
         batch.into_iter().partition(|request| match &request.ask {
             Ask::Commit(boundary) => {
                 let remembered = self.shared.leases.get(boundary.key.instance);
-                group::decide(boundary, remembered).is_some() && runs.insert(boundary.key.instance)
+                silent(&boundary.next)
+                    && group::decide(boundary, remembered).is_some()
+                    && runs.insert(boundary.key.instance)
             }
             Ask::Create(create) => {
                 let one = create.existing == Existing::Skip || create.instances.len() == 1;
+                let alone = create.hooks.is_empty() && !tells(EngineHook::WorkflowEnqueued);
                 let mut new = create.instances.iter();
-                one && new.all(|new| names.insert((create.workflow.clone(), new.id.clone())))
+                one && alone
+                    && new.all(|new| names.insert((create.workflow.clone(), new.id.clone())))
             }
             Ask::SendEvent(_)
             | Ask::Steer(_)

@@ -33,6 +33,10 @@ pub(super) async fn create(
         )
         .into());
     }
+    if !created.is_empty() {
+        tx.hooks.extend(request.hooks.iter().cloned());
+        tx.created(workflow, &created);
+    }
     if request.lease.is_none() && !created.is_empty() {
         tx.hint_due(workflow, tx.now);
     }

@@ -1,5 +1,6 @@
 //! The rows of `piton_event`, and what the arrival of an event does.
 
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::{EventRecord, InstanceKey, RunKey, RunNumber};
 use piton_core::{EventType, InstanceStatus, Refusal, StepName, Timestamp, lifecycle};
 use sqlx::postgres::PgRow;
@@ -204,6 +205,8 @@ pub(super) async fn send(
         consumed_by: None,
     };
     let seq = insert(&mut tx.db, key, &event, new).await?;
+    tx.hooks.extend(new.hooks.iter().cloned());
+    tx.news(key, EngineNews::of_task(&change, EnqueueReason::Event));
     if let Some(before) = task {
         tx.hint_task(key, &before, &change);
         tx.change_task(key, &change);

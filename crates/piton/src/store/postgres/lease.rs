@@ -1,6 +1,7 @@
 //! Keeping leases and handing them back.
 
 use piton_core::boundary::TaskChange;
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::{RunKey, Task};
 use piton_core::{Span, boundary, lifecycle, story};
 
@@ -37,6 +38,7 @@ pub(super) fn release(tx: &mut Transaction<'_>, keys: &[RunKey]) {
         {
             tx.hint_due(&workflow, task.run_at);
         }
+        tx.news(key.instance, EngineNews::of_task(&change.task, EnqueueReason::Wake));
         tx.change_task(key.instance, &change.task);
         if let Some(paused) = change.instance {
             tx.change_instance(key.instance, paused);

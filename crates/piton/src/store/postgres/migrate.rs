@@ -9,8 +9,11 @@ use crate::Error;
 use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0003_secret.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_hooks.sql"),
+    include_str!("migrations/0003_secret.sql"),
+];
 
 /// The version of the newest schema.
 fn newest() -> i32 {

@@ -15,7 +15,7 @@
 //!        └── hints ──> NOTIFY ──> other processes that LISTEN (notify.rs)
 //! ```
 //!
-//! The SQL is in one file per table (`instance`, `task`, `step`, `event`, `log`) under the names that the SQLite store
+//! The SQL is in one file per table (`instance`, `task`, `step`, `event`, `log`, `hook`) under the names that the SQLite store
 //! uses, and in `group`, `claim` and `mutate`, where one statement does several things at once.
 //!
 //! What it promises and how:
@@ -36,6 +36,7 @@ mod committer;
 mod create;
 mod event;
 mod group;
+mod hook;
 mod instance;
 mod lease;
 mod leases;
@@ -56,13 +57,14 @@ mod text;
 mod transaction;
 mod trouble;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
-use sqlx::PgPool;
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
+use sqlx::{PgConnection, PgPool};
 use tokio::sync::{mpsc, oneshot};
 
 use self::clock::Time;
@@ -76,13 +78,15 @@ use self::steer::Steering;
 use self::trouble::{Failure, Outcome, Trouble};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Secret, Store, StoreError,
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime, TaskOwner};
 
 pub use self::clock::Clock;
 pub use self::options::PostgresOptions;
+
+pub(crate) use self::hook::insert_in as insert_hook;
 
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
@@ -93,6 +97,7 @@ pub struct PostgresStore {
     secret: Secret,
     /// Aborted when the store is dropped, as a crash would: what was acknowledged is safe.
     _tasks: Vec<TaskOwner>,
+    schema: String,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -127,6 +132,7 @@ impl PostgresStore {
             leases: Leases::default(),
             observers: Arc::new(Observers::default()),
             outbox,
+            engine_hooks: Mutex::default(),
             runtime,
         });
         let (pool, listening) = (open::pool(&options, &connect), open::listening_pool(&connect));
@@ -139,7 +145,8 @@ impl PostgresStore {
             let hearing = notify::listen_for_ever(Arc::clone(&shared), listening.clone());
             tasks.extend([spawn(Box::pin(sending)), spawn(Box::pin(hearing))]);
         }
-        Ok(Arc::new(Self { shared, requests, pool, listening, secret, _tasks: tasks }))
+        let schema = options.schema;
+        Ok(Arc::new(Self { shared, requests, pool, listening, secret, _tasks: tasks, schema }))
     }
 
     /// Sends a request to the committer and waits for its answer.
@@ -171,6 +178,24 @@ impl PostgresStore {
                 work(Db { conn: &mut conn, statements: &shared.statements }).await
             };
             shared.in_time::<T, Trouble>(reading).await.map_err(StoreError::from)
+        })
+    }
+}
+
+impl PostgresStore {
+    /// Works on a connection of the pool, in a transaction of its own.
+    fn on_pool<T, W>(&self, work: W) -> Answer<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut PgConnection, &'c Shared) -> BoxedOutcome<'c, T> + Send + 'static,
+    {
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            let working = async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                work(&mut conn, &shared).await
+            };
+            shared.in_time::<T, Trouble>(working).await.map_err(StoreError::from)
         })
     }
 }
@@ -307,6 +332,10 @@ impl Store for PostgresStore {
         self.read(move |mut db| Box::pin(async move { task::backlog(&mut db, &known).await }))
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        Some(self)
+    }
+
     fn close(&self) -> Answer<()> {
         let (requests, pool) = (self.requests.clone(), self.pool.clone());
         let listening = self.listening.clone();
@@ -325,4 +354,51 @@ impl Store for PostgresStore {
 
 fn done(reply: Reply) -> Option<()> {
     matches!(reply, Reply::Done).then_some(())
+}
+
+impl HookStore for PostgresStore {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        self.on_pool(move |conn, shared| {
+            Box::pin(async move { hook::trigger(conn, shared, &hooks).await })
+        })
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        self.on_pool(move |conn, shared| {
+            Box::pin(async move { hook::work(conn, shared, &work).await })
+        })
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        let fixed = self.shared.time.fixed();
+        self.read(move |mut db| {
+            Box::pin(async move { hook::next_due_at(&mut db, &namespaces, fixed).await })
+        })
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        self.read(move |mut db| Box::pin(async move { hook::get(&mut db, &id).await }))
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        self.read(move |mut db| Box::pin(async move { hook::page(&mut db, &query).await }))
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        self.on_pool(move |conn, shared| {
+            Box::pin(async move { hook::retry(conn, shared, &id).await })
+        })
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        let told = &self.shared.engine_hooks;
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(wanted));
+    }
+
+    fn schema(&self) -> Option<&str> {
+        Some(&self.schema)
+    }
 }

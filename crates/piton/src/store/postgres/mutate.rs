@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use piton_core::hook::NewHook;
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{Code, InstanceId, WorkflowName, boundary};
 use sqlx::encode::IsNull;
@@ -116,6 +117,7 @@ async fn write(
     keys.sort_unstable();
     keys.dedup();
     let mut tx = Transaction::lock(db, &shared.ids, &shared.time, &keys).await?;
+    tx.tell_by_hooks(shared.engine_hooks());
     boundary::guard(tx.task(own).as_ref(), &boundary.key)?;
     for mutation in engines {
         mutation.apply(&mut tx).await.map_err(as_mutation)?;
@@ -142,6 +144,7 @@ fn at_commit(failure: &Failure) -> Trouble {
 enum Engines {
     Create(CreateRequest),
     SendEvent(NewEvent),
+    TriggerHook(NewHook),
 }
 
 impl Engines {
@@ -149,6 +152,10 @@ impl Engines {
         match self {
             Self::Create(request) => create::create(tx, &request).await.map(drop),
             Self::SendEvent(new) => send(tx, &new).await,
+            Self::TriggerHook(new) => {
+                tx.hooks.push(new);
+                Ok(())
+            }
         }
     }
 }
@@ -157,7 +164,7 @@ impl Engines {
 fn receivers(engines: &[Engines]) -> Vec<(WorkflowName, InstanceId)> {
     let receivers = engines.iter().filter_map(|mutation| match mutation {
         Engines::SendEvent(event) => Some((event.workflow.clone(), event.id.clone())),
-        Engines::Create(_) => None,
+        Engines::Create(_) | Engines::TriggerHook(_) => None,
     });
     receivers.collect()
 }
@@ -191,10 +198,12 @@ async fn run_users(db: &mut Db<'_>, mutations: Vec<Mutation>) -> Outcome<Vec<Eng
             }
             Mutation::Create { workflow, instance } => {
                 let (instances, existing) = (vec![instance], Existing::Refuse);
-                let request = CreateRequest { workflow, instances, existing, lease: None };
+                let request =
+                    CreateRequest { workflow, instances, existing, lease: None, hooks: Vec::new() };
                 engines.push(Engines::Create(request));
             }
             Mutation::SendEvent(new) => engines.push(Engines::SendEvent(new)),
+            Mutation::TriggerHook(new) => engines.push(Engines::TriggerHook(new)),
             #[cfg(feature = "sqlite")]
             Mutation::Sqlite(_) => {
                 return Err(mutation_failed(

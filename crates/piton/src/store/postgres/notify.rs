@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use piton_core::record::InstanceKey;
-use piton_core::{Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, Span, Timestamp, WorkflowName};
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
@@ -42,6 +42,7 @@ struct Waiting {
     due: BTreeMap<WorkflowName, Timestamp>,
     touched: BTreeSet<InstanceKey>,
     ended: BTreeSet<InstanceKey>,
+    hooks: BTreeMap<HookNamespace, Timestamp>,
 }
 
 impl Outbox {
@@ -70,6 +71,10 @@ impl Outbox {
                     waiting.ended.insert(*key);
                 }
                 Hint::Touched(_) | Hint::Ended(_) => {}
+                Hint::HookDue { namespace, at } => {
+                    let known = waiting.hooks.entry(namespace.clone()).or_insert(*at);
+                    *known = (*known).min(*at);
+                }
             }
         }
         drop(waiting);
@@ -83,8 +88,10 @@ impl Outbox {
             waiting.due.iter().map(|(workflow, at)| format!("d{} {workflow}", at.as_millis()));
         let touched = waiting.touched.iter().map(|key| format!("t{}", key.0));
         let ended = waiting.ended.iter().map(|key| format!("e{}", key.0));
+        let hooks =
+            waiting.hooks.iter().map(|(namespace, at)| format!("h{} {namespace}", at.as_millis()));
         let mut messages: Vec<String> = Vec::new();
-        for line in due.chain(touched).chain(ended) {
+        for line in due.chain(touched).chain(ended).chain(hooks) {
             match messages.last_mut() {
                 Some(message) if message.len() + line.len() < MESSAGE_BYTES_MAX => {
                     message.push('\n');
@@ -154,6 +161,11 @@ fn read_line(line: &str) -> Option<Hint> {
             let at = Timestamp::from_millis(at.parse().ok()?);
             Some(Hint::Due { workflow: WorkflowName::from_stored(workflow), at })
         }
+        ("h", rest) => {
+            let (at, namespace) = rest.split_once(' ')?;
+            let at = Timestamp::from_millis(at.parse().ok()?);
+            Some(Hint::HookDue { namespace: HookNamespace::from_stored(namespace), at })
+        }
         ("t", rest) => key(rest).map(Hint::Touched),
         ("e", rest) => key(rest).map(Hint::Ended),
         _ => None,
@@ -168,6 +180,11 @@ mod tests {
         Hint::Due { workflow: WorkflowName::from_stored(workflow), at: Timestamp::from_millis(at) }
     }
 
+    fn hook(namespace: &str, at: i64) -> Hint {
+        let namespace = HookNamespace::from_stored(namespace);
+        Hint::HookDue { namespace, at: Timestamp::from_millis(at) }
+    }
+
     #[test]
     fn hints_come_out_as_they_went_in_and_coalesce() {
         let outbox = Outbox::new("public", 7);
@@ -179,10 +196,13 @@ mod tests {
             Hint::Ended(key),
             Hint::Touched(key),
             Hint::Ended(key),
+            hook("app", 7),
+            hook("app", 3),
         ]);
         let messages = outbox.take();
         assert_eq!(messages.len(), 1);
-        let expected = [due("a", 4), due("b", 5), Hint::Touched(key), Hint::Ended(key)];
+        let told = [due("a", 4), due("b", 5), Hint::Touched(key), Hint::Ended(key)];
+        let expected: Vec<Hint> = told.into_iter().chain([hook("app", 3)]).collect();
         assert_eq!(read(&messages[0], "somebody else"), expected);
         assert_eq!(read(&messages[0], &outbox.me), [], "our own are told already");
         assert!(outbox.take().is_empty());

@@ -97,18 +97,23 @@ impl PostgresOptions {
 
     /// Checks what does not need the database.
     pub(super) fn check(&self) -> Result<()> {
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        let schema = &self.schema;
-        let starts_well = schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
-        // The name of the channel has six letters more, and the server cuts names at 63.
-        if !starts_well || !schema.chars().all(allowed) || schema.len() > 57 {
-            return Err(Error::store_unusable(format!(
-                "{schema:?} cannot be the schema: use up to 57 lowercase letters, digits and `_`, not starting with a digit"
-            )));
-        }
+        check_schema(&self.schema)?;
         if self.connections == 0 {
             return Err(Error::store_unusable("a store needs at least one connection in its pool"));
         }
         Ok(())
     }
+}
+
+/// Refuses a name that would need quotes.
+pub(super) fn check_schema(schema: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let starts_well = schema.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    // The name of the channel has six letters more, and the server cuts names at 63.
+    if !starts_well || !schema.chars().all(allowed) || schema.len() > 57 {
+        return Err(Error::store_unusable(format!(
+            "{schema:?} cannot be the schema: use up to 57 lowercase letters, digits and `_`, not starting with a digit"
+        )));
+    }
+    Ok(())
 }

@@ -118,6 +118,7 @@ async fn write(
     keys.dedup();
     let locked = Transaction::lock(db, &shared.ids, &shared.time, &keys).await;
     let mut tx = answerable(locked)?;
+    tx.tell_by_hooks(shared.engine_hooks());
     let answers = run_all(&mut tx, items).await?;
     tx.flush().await?;
     let hints = std::mem::take(&mut tx.hints);

@@ -156,3 +156,38 @@ CREATE TABLE piton_log (
     data         TEXT,
     PRIMARY KEY (instance_key, run_number, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
+
+-- A durable callback: stored with whatever triggers it, processed at least once after that has committed. The id is a
+-- ULID, so that rows are added at the end and lists are in order of creation.
+CREATE TABLE piton_hook (
+    id                 TEXT COLLATE "C" PRIMARY KEY,
+    namespace          TEXT COLLATE "C" NOT NULL,
+    name               TEXT COLLATE "C" NOT NULL,
+    status             TEXT COLLATE "C" NOT NULL,
+    attempts           BIGINT NOT NULL,
+    attempts_max       BIGINT,
+    retry_delay_ms     BIGINT NOT NULL,
+    retry_delay_max_ms BIGINT,
+    retry_backoff      TEXT COLLATE "C" NOT NULL,
+    -- When it may be taken next: its start, its retry, or the end of its lease. NULL once it is finished.
+    due_at             BIGINT,
+    epoch              BIGINT NOT NULL,
+    lease_owner        TEXT,
+    created_at         BIGINT NOT NULL,
+    updated_at         BIGINT NOT NULL,
+    last_attempt_at    BIGINT,
+    payload            TEXT NOT NULL,
+    error              TEXT
+) WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- What processors look at: finished hooks, in any number, cost them nothing.
+CREATE INDEX piton_hook_due ON piton_hook (namespace, due_at, id) WHERE due_at IS NOT NULL;
+-- What is removed after a while.
+CREATE INDEX piton_hook_completed ON piton_hook (namespace, updated_at) WHERE status = 'completed';
+-- What operators look for.
+CREATE INDEX piton_hook_failed ON piton_hook (id) WHERE status = 'failed';

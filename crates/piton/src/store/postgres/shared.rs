@@ -1,6 +1,6 @@
 //! What the parts of a store share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use piton_core::Span;
 use sqlx::postgres::PgConnectOptions;
@@ -12,7 +12,7 @@ use super::notify::Outbox;
 use super::statements::Statements;
 use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
-use crate::store::{Hint, Observers};
+use crate::store::{EngineHooks, Hint, Observers};
 
 /// How long a statement may take from here, whatever the server thinks: a connection that is dead without saying so must
 /// not hold up its runs for ever. Longer than any of the server's own timeouts.
@@ -29,9 +29,16 @@ pub(super) struct Shared {
     pub(super) observers: Arc<Observers>,
     /// Hints on their way to other processes; `None` in poll-only mode.
     pub(super) outbox: Option<Outbox>,
+    /// What is told by hooks; nobody asks in most processes.
+    pub(super) engine_hooks: Mutex<Option<Arc<EngineHooks>>>,
 }
 
 impl Shared {
+    /// What is told by hooks.
+    pub(super) fn engine_hooks(&self) -> Option<Arc<EngineHooks>> {
+        self.engine_hooks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Tells everybody, after the commit.
     pub(super) fn tell(&self, hints: Vec<Hint>) {
         if hints.is_empty() {

@@ -1,5 +1,6 @@
 //! Pause, resume, terminate, restart.
 
+use piton_core::hook::{EngineHook, EngineNews, EnqueueReason};
 use piton_core::record::{InstanceKey, InstanceRecord, Task};
 use piton_core::story::SystemLine;
 use piton_core::{InstanceId, Refusal, WorkflowName, lifecycle, story};
@@ -39,11 +40,16 @@ pub(super) async fn steer(
         }
         Action::Resume => {
             let change = lifecycle::resume(before.status, task.as_ref(), tx.now);
+            let resumed = change
+                .as_ref()
+                .and_then(|change| EngineNews::of_task(&change.task, EnqueueReason::Resume));
+            tx.news(key, resumed);
             apply(tx, &before, task, change, story::resumed())
         }
         Action::Terminate => {
             let change = lifecycle::terminate(before.status, tx.now)?;
             tx.hints.push(Hint::Ended(key));
+            tx.news(key, Some(EngineNews::of_run(EngineHook::InstanceTerminated, before.run)));
             apply(tx, &before, task, Some(change), story::terminated())
         }
         Action::Restart => {
@@ -102,6 +108,8 @@ async fn restart(
         }
     }
     instance::restart(&mut tx.db, key, next.run, tx.now).await?;
+    tx.news(key, Some(EngineNews::of_run(EngineHook::InstanceRestarted, next.run)));
+    tx.news(key, Some(EngineNews::enqueued(next.run, EnqueueReason::Create, next.run_at)));
     tx.tell(key, next.run, story::restarted(next.run, before.status, before.error.as_ref()));
     Ok(())
 }

@@ -8,8 +8,10 @@
 //! for its own sake, and nobody waits in a circle.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use piton_core::boundary::{InstanceChange, TaskChange};
+use piton_core::hook::{EngineNews, EnqueueReason, NewHook};
 use piton_core::record::{InstanceKey, RunKey, RunNumber, StepRecord, Task};
 use piton_core::story::SystemLine;
 use piton_core::{InstanceStatus, TaskState, Timestamp, WorkflowName};
@@ -19,10 +21,10 @@ use super::event::Delivery;
 use super::log::Line;
 use super::statements::Db;
 use super::task::Row;
-use super::trouble::{Failure, Outcome};
-use super::{event, instance, log, step, task};
+use super::trouble::{Failure, Outcome, Trouble};
+use super::{event, hook, instance, log, step, task};
 use crate::runtime::Ids;
-use crate::store::Hint;
+use crate::store::{Created, EngineHooks, Hint};
 
 /// Ends a transaction that is not to be committed, before anybody is told why. One that is merely dropped is rolled back
 /// with the next use of its connection, and keeps its locks until then: a claim would pass over the run meanwhile.
@@ -44,6 +46,10 @@ pub(super) struct Transaction<'t> {
     pub(super) steps_changed: Vec<(RunKey, StepRecord)>,
     pub(super) deliveries: Vec<Delivery>,
     pub(super) logs: Vec<Line>,
+    pub(super) hooks: Vec<NewHook>,
+    /// What is told by hooks.
+    engine_hooks: Option<Arc<EngineHooks>>,
+    news: Vec<(InstanceKey, EngineNews)>,
     /// The locked tasks as they stand, changes of this transaction included.
     tasks: BTreeMap<InstanceKey, Row>,
     changed: HashSet<InstanceKey>,
@@ -82,10 +88,36 @@ impl<'t> Transaction<'t> {
             steps_changed: Vec::new(),
             deliveries: Vec::new(),
             logs: Vec::new(),
+            hooks: Vec::new(),
+            engine_hooks: None,
+            news: Vec::new(),
             tasks,
             changed: HashSet::new(),
             deleted: Vec::new(),
             instances: Vec::new(),
+        }
+    }
+
+    /// What is told by hooks.
+    pub(super) fn tell_by_hooks(&mut self, engine_hooks: Option<Arc<EngineHooks>>) {
+        self.engine_hooks = engine_hooks;
+    }
+
+    /// Tells whoever wants to know, by a hook.
+    pub(super) fn news(&mut self, key: InstanceKey, news: Option<EngineNews>) {
+        if let (Some(wanted), Some(news)) = (&self.engine_hooks, news)
+            && wanted.tells(news.hook)
+        {
+            self.news.push((key, news));
+        }
+    }
+
+    /// As [`news`](Self::news), of instances that were just created.
+    pub(super) fn created(&mut self, workflow: &WorkflowName, created: &[Created]) {
+        let Some(wanted) = &self.engine_hooks else { return };
+        for Created { instance, .. } in created {
+            let news = EngineNews::enqueued(instance.run, EnqueueReason::Create, self.now);
+            self.hooks.extend(wanted.hook(&news, workflow, &instance.id, self.ids));
         }
     }
 
@@ -189,12 +221,30 @@ impl<'t> Transaction<'t> {
         task::put(db, &changed).await?;
         instance::change(db, &self.instances, self.now).await?;
         log::insert(db, &self.logs).await?;
+        self.flush_hooks().await?;
         self.steps_new.clear();
         self.steps_changed.clear();
         self.deliveries.clear();
         self.deleted.clear();
         self.instances.clear();
         self.logs.clear();
+        Ok(())
+    }
+
+    async fn flush_hooks(&mut self) -> Result<(), Failure> {
+        if let (false, Some(wanted)) = (self.news.is_empty(), &self.engine_hooks) {
+            let keys: Vec<InstanceKey> = self.news.iter().map(|(key, _)| *key).collect();
+            let found = instance::by_keys(&mut self.db, &keys).await;
+            let records = found.map_err(Trouble::into_failure)?;
+            for (key, news) in self.news.drain(..) {
+                let told = records.iter().find(|record| record.key == key);
+                let hook =
+                    told.and_then(|told| wanted.hook(&news, &told.workflow, &told.id, self.ids));
+                self.hooks.extend(hook);
+            }
+        }
+        let hooks = std::mem::take(&mut self.hooks);
+        self.hints.extend(hook::insert(&mut self.db, &hooks, Some(self.now)).await?);
         Ok(())
     }
 }

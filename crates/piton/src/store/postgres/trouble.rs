@@ -18,6 +18,16 @@ pub(super) enum Trouble {
     Database(Failure),
 }
 
+impl Trouble {
+    /// As a failure of the whole transaction, where nobody alone is to be told.
+    pub(super) fn into_failure(self) -> Failure {
+        match self {
+            Self::Database(failure) => failure,
+            Self::Answer(error) => Failure::conflict(error.to_string()),
+        }
+    }
+}
+
 /// The result of everything that talks to the database.
 pub(super) type Outcome<T> = Result<T, Trouble>;
 

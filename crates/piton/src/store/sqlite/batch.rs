@@ -2,14 +2,14 @@
 
 use piton_core::boundary::TaskChange;
 use piton_core::record::{InstanceKey, Task};
-use piton_core::{TaskState, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, TaskState, Timestamp, WorkflowName};
 use rusqlite::Transaction;
 
 use super::leases::Leases;
 use super::statements::Statements;
 use super::trouble::{Failure, Outcome, Trouble};
 use crate::runtime::Ids;
-use crate::store::Hint;
+use crate::store::{EngineHooks, Hint};
 
 const SAVEPOINT: &str = "SAVEPOINT piton_request";
 const RELEASE: &str = "RELEASE piton_request";
@@ -24,6 +24,8 @@ pub(super) struct Batch<'b, 'c> {
     /// The store's clock, one for the whole transaction.
     pub(super) now: Timestamp,
     pub(super) ids: &'b Ids,
+    /// What is told by hooks.
+    pub(super) engine_hooks: Option<&'b EngineHooks>,
     /// What observers are told after the commit.
     pub(super) hints: &'b mut Vec<Hint>,
     /// Rows written and taken back by a savepoint.
@@ -55,12 +57,24 @@ impl<'c> Batch<'_, 'c> {
     pub(super) fn hint_due(&mut self, workflow: &WorkflowName, at: Timestamp) {
         let repeats = |hint: &Hint| match hint {
             Hint::Due { workflow: told, at: told_at } => told == workflow && *told_at == at,
-            Hint::Touched(_) | Hint::Ended(_) => false,
+            Hint::Touched(_) | Hint::Ended(_) | Hint::HookDue { .. } => false,
         };
         // A hundred tasks of one workflow that became due in one transaction are one piece of news.
         if !self.hints.last().is_some_and(repeats) {
             let workflow = workflow.clone();
             self.hints.push(Hint::Due { workflow, at });
+        }
+    }
+
+    /// A hook of this namespace can be taken at this moment.
+    pub(super) fn hint_hook(&mut self, namespace: &HookNamespace, at: Timestamp) {
+        let repeats = |hint: &Hint| match hint {
+            Hint::HookDue { namespace: told, at: told_at } => told == namespace && *told_at == at,
+            Hint::Due { .. } | Hint::Touched(_) | Hint::Ended(_) => false,
+        };
+        if !self.hints.last().is_some_and(repeats) {
+            let namespace = namespace.clone();
+            self.hints.push(Hint::HookDue { namespace, at });
         }
     }
 

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use piton_core::claim::{self, Claim, ClaimRules, Due};
+use piton_core::hook::EngineNews;
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{Span, TaskState, WorkflowName, story};
 
 use super::batch::Batch;
 use super::task::Candidate;
 use super::trouble::{Outcome, Trouble};
-use super::{instance, log, task};
+use super::{hook, instance, log, task};
 use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
 
 /// Tasks that one claim may look at: it bounds how long the writer works for one runner.
@@ -152,6 +153,9 @@ fn take(
                 log::tell(batch, key, before.run, story::quarantined(error))?;
             }
             batch.hints.push(Hint::Ended(key));
+            hook::news_by_key(batch, key, || {
+                Some(EngineNews::errored(before.run, ended.error.as_ref()))
+            })?;
         }
         Claim::SetAside(change) => task::apply(batch, key, &before, &change)?,
         Claim::Lease(task) => {

@@ -4,12 +4,13 @@
 //! remembered (`leases.rs`).
 
 use piton_core::boundary::{self, After, Next, TaskChange, Wait, Written};
+use piton_core::hook::EngineNews;
 use piton_core::record::{LogLine, RunKey, StepRecord, Task};
 use piton_core::story::{self, SystemLine};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
-use super::{event, instance, log, mutate, step, task};
+use super::{event, hook, instance, log, mutate, step, task};
 use crate::store::{Boundary, Committed, Hint, WaitLook};
 
 /// Commits a boundary: the guard, the mutations, the steps, the waits, the log, and what becomes of the run.
@@ -128,6 +129,9 @@ fn conclude(
         After::Ended => batch.hints.push(Hint::Ended(key.instance)),
         After::Suspended => hint_suspended(batch, key, &change)?,
     }
+    hook::news_by_key(batch, key.instance, || {
+        EngineNews::of_boundary(key.run, next, after, &change)
+    })?;
     Ok(after)
 }
 

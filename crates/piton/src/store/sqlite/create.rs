@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::InstanceRecord;
 use piton_core::{Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
-use super::{instance, log, task};
+use super::{hook, instance, log, task};
 use crate::store::{CreateRequest, Created, Existing, Lease, NewInstance};
 
 /// Creates what the request asks for, all or nothing.
@@ -30,6 +31,9 @@ pub(super) fn create(
                 return Err(Refusal::id_exists(&request.workflow, &id).into());
             }
         }
+    }
+    if !all.is_empty() {
+        hook::trigger_all(batch, &request.hooks)?;
     }
     Ok(all)
 }
@@ -67,6 +71,8 @@ fn create_one(
         }
         None => batch.hint_due(workflow, first.run_at),
     }
+    let enqueued = || EngineNews::enqueued(first.run, EnqueueReason::Create, now);
+    hook::news(batch, workflow, &new.id, batch.engine_hooks.map(|_| enqueued()))?;
     Ok(Some(Created {
         instance: InstanceRecord::created(
             key,

@@ -1,5 +1,6 @@
 //! The rows of `piton_event`, and what the arrival of an event does.
 
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::{EventRecord, InstanceKey, RunKey, RunNumber};
 use piton_core::{EventType, StepName, Timestamp, lifecycle};
 use rusqlite::{Row, params};
@@ -8,7 +9,7 @@ use super::batch::Batch;
 use super::cells::Cells;
 use super::statements::Statements;
 use super::trouble::Outcome;
-use super::{instance, step, task};
+use super::{hook, instance, step, task};
 use crate::store::{NewEvent, PageQuery};
 
 const TABLE: &str = "piton_event";
@@ -139,6 +140,9 @@ pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRe
         task::apply(batch, key, task, &change)?;
         batch.hint_task(key, &new.workflow, task, &change);
     }
+    hook::trigger_all(batch, &new.hooks)?;
+    let woken = EngineNews::of_task(&change, EnqueueReason::Event);
+    hook::news(batch, &new.workflow, &new.id, woken)?;
     Ok(event)
 }
 

@@ -1,11 +1,12 @@
 //! Keeping leases, handing them back, and taking them from a process that died.
 
+use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::{InstanceKey, RunKey, Task};
 use piton_core::{Span, boundary, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::Outcome;
-use super::{instance, log, task};
+use super::{hook, instance, log, task};
 use crate::store::Renewed;
 
 /// Extends the leases that are still held under the given epochs.
@@ -37,6 +38,9 @@ pub(super) fn release(batch: &mut Batch<'_, '_>, keys: &[RunKey]) -> Outcome<()>
         log::tell(batch, key.instance, key.run, story::released())?;
         let change = lifecycle::release(&before, batch.now);
         apply(batch, key.instance, &before, &change)?;
+        hook::news_by_key(batch, key.instance, || {
+            EngineNews::of_task(&change.task, EnqueueReason::Wake)
+        })?;
     }
     Ok(())
 }

@@ -13,8 +13,12 @@ use crate::Error;
 use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_first.sql"), include_str!("migrations/0003_secret.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_first.sql"),
+    include_str!("migrations/0002_hooks.sql"),
+    include_str!("migrations/0003_secret.sql"),
+    include_str!("migrations/0004_one_index_less.sql"),
+];
 
 /// What the tests compare the migrations with, and what people read.
 #[cfg(test)]
@@ -51,8 +55,12 @@ fn version(conn: &Connection) -> rusqlite::Result<i32> {
 }
 
 /// The random bytes of this database.
-pub(super) fn secret(conn: &Connection) -> rusqlite::Result<Secret> {
-    conn.query_row("SELECT secret FROM piton_secret", [], |row| row.get(0))
+pub(super) fn secret(conn: &Connection, path: &Path) -> crate::Result<Secret> {
+    let secret = conn.query_row("SELECT secret FROM piton_secret", [], |row| row.get(0));
+    secret.map_err(|_| {
+        let path = path.display();
+        Error::store_unusable(format!("{path} has no secret in piton_secret: restore that row"))
+    })
 }
 
 /// Applies the migrations the database has not seen yet.

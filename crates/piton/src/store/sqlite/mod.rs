@@ -17,7 +17,7 @@
 //! ```
 //!
 //! What happens inside a transaction is in one file per duty (`create`, `claim`, `commit`, `steer`, `lease`,
-//! `mutate`), the SQL in one file per table (`instance`, `task`, `step`, `event`, `log`).
+//! `mutate`), the SQL in one file per table (`instance`, `task`, `step`, `event`, `log`, `hook`).
 //!
 //! What it promises and how:
 //!
@@ -39,6 +39,7 @@ mod claim;
 mod commit;
 mod create;
 mod event;
+mod hook;
 mod instance;
 mod lease;
 mod leases;
@@ -62,13 +63,14 @@ mod writer;
 mod tests;
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, RunNumber, StepRecord,
 };
-use piton_core::{InstanceId, Span, Timestamp, WorkflowName};
+use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -84,11 +86,13 @@ use self::trouble::Outcome;
 use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    InstanceQuery, InstanceView, LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed,
-    Secret, Store, StoreError,
+    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
 };
 use crate::Error;
 use crate::runtime::{Ids, Runtime};
+
+pub(crate) use self::hook::insert as insert_hook;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -96,6 +100,8 @@ pub struct SqliteStore {
     reads: ReadQueue,
     observers: Arc<Observers>,
     secret: Secret,
+    engine_hooks: Arc<Mutex<Option<Arc<EngineHooks>>>>,
+    runtime: Arc<dyn Runtime>,
     /// Waited for when the store is dropped.
     writer: Option<thread::JoinHandle<()>>,
 }
@@ -126,7 +132,7 @@ impl SqliteStore {
             Error::store_unusable(format!("cannot use {}: {error}", path.display()))
         };
         start_up(&conn, version, &ids, runtime.now()).map_err(|error| unusable(&error))?;
-        let secret = migrate::secret(&conn).map_err(|error| unusable(&error))?;
+        let secret = migrate::secret(&conn, &path)?;
         let readers = reader::start(&path)?;
         let reads = readers.queue();
 
@@ -134,13 +140,15 @@ impl SqliteStore {
         let observers = Arc::new(Observers::default());
         let failed = Failed::new(OnceLock::new());
         let traffic = Traffic::new(runtime.clone());
+        let engine_hooks = Arc::new(Mutex::default());
         let writer = Writer {
             conn,
             requests: queue,
             traffic: traffic.clone(),
-            runtime,
+            runtime: runtime.clone(),
             ids,
             observers: observers.clone(),
+            engine_hooks: Arc::clone(&engine_hooks),
             failed: failed.clone(),
             readers,
             lock,
@@ -150,7 +158,8 @@ impl SqliteStore {
             .spawn(move || writer.run())
             .map_err(|error| Error::store_unusable(format!("cannot start a thread: {error}")))?;
         let door = Arc::new(Door { requests, traffic, failed });
-        Ok(Arc::new(Self { door, reads, observers, secret, writer: Some(writer) }))
+        let writer = Some(writer);
+        Ok(Arc::new(Self { door, reads, observers, secret, engine_hooks, runtime, writer }))
     }
 
     /// Sends a request to the writer and waits for its answer.
@@ -224,15 +233,18 @@ fn start_up(conn: &Connection, version: i32, ids: &Ids, now: Timestamp) -> Resul
     let run = || -> Outcome<()> {
         let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
         migrate::migrate(&tx, version)?;
-        lease::release_all(&mut Batch {
+        let batch = &mut Batch {
             db: &mut Statements::of(conn),
             leases: &mut Leases::default(),
             tx: &tx,
             now,
             ids,
+            engine_hooks: None,
             hints: &mut Vec::new(),
             rows_undone: 0,
-        })?;
+        };
+        lease::release_all(batch)?;
+        hook::release_all(batch)?;
         Ok(tx.commit()?)
     };
     run().map_err(StoreError::from)
@@ -355,6 +367,10 @@ impl Store for SqliteStore {
         self.read(move |db| view::backlog(db, &known))
     }
 
+    fn hooks(&self) -> Option<&dyn HookStore> {
+        Some(self)
+    }
+
     fn close(&self) -> Answer<()> {
         let door = Arc::clone(&self.door);
         Box::pin(async move {
@@ -367,5 +383,40 @@ impl Store for SqliteStore {
             // Closed before: that is what was asked for.
             door.failed.get().map_or(Ok(()), |failure| Err(failure.to_error()))
         })
+    }
+}
+
+impl HookStore for SqliteStore {
+    fn trigger_hooks(&self, hooks: Vec<NewHook>) -> Answer<()> {
+        self.write(hooks, Request::TriggerHooks)
+    }
+
+    fn work_hooks(&self, work: HookWork) -> Answer<HooksWorked> {
+        self.write(work, Request::WorkHooks)
+    }
+
+    fn next_hook_at(
+        &self,
+        namespaces: Arc<[HookNamespace]>,
+    ) -> Answer<(Timestamp, Option<Timestamp>)> {
+        let now = self.runtime.now();
+        self.read(move |db| Ok((now, hook::next_due_at(db, &namespaces)?)))
+    }
+
+    fn hook(&self, id: Arc<str>) -> Answer<Option<HookRecord>> {
+        self.read(move |db| hook::get(db, &id))
+    }
+
+    fn hooks(&self, query: HookQuery) -> Answer<Vec<HookRecord>> {
+        self.read(move |db| hook::page(db, &query))
+    }
+
+    fn retry_hook(&self, id: Arc<str>) -> Answer<HookRecord> {
+        self.write(id, Request::RetryHook)
+    }
+
+    fn tell_by_hooks(&self, wanted: EngineHooks) {
+        let mut engine_hooks = self.engine_hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        *engine_hooks = Some(Arc::new(wanted));
     }
 }

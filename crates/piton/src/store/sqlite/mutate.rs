@@ -11,7 +11,7 @@ use rusqlite::{ErrorCode, ToSql, params_from_iter};
 
 use super::batch::Batch;
 use super::trouble::{Failure, Outcome, Trouble, code_of, is_unique_violation, mutation_failed};
-use super::{create, event};
+use super::{create, event, hook};
 use crate::store::{
     CreateRequest, Existing, Mutation, MutationError, SqlValue, SqliteWork, StoreError,
 };
@@ -20,7 +20,7 @@ use crate::store::{
 pub(super) fn is_user_sql(mutation: &Mutation) -> bool {
     match mutation {
         Mutation::Execute { .. } | Mutation::Sqlite(_) => true,
-        Mutation::Create { .. } | Mutation::SendEvent(_) => false,
+        Mutation::Create { .. } | Mutation::SendEvent(_) | Mutation::TriggerHook(_) => false,
         #[cfg(feature = "postgres")]
         Mutation::Postgres(_) => false,
     }
@@ -37,10 +37,12 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
                 instances: vec![instance],
                 existing: Existing::Refuse,
                 lease: None,
+                hooks: Vec::new(),
             };
             create::create(batch, &mut request).map(drop).map_err(as_mutation)
         }
         Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
+        Mutation::TriggerHook(new) => hook::trigger(batch, &new),
         #[cfg(feature = "postgres")]
         Mutation::Postgres(_) => Err(mutation_failed(
             Code::StepTransaction,

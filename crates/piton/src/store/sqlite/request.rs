@@ -1,15 +1,18 @@
 //! What travels to the writer thread and back.
 
+use std::sync::Arc;
+
+use piton_core::hook::{HookRecord, NewHook};
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
 use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::trouble::{Failure, Outcome, Trouble};
-use super::{claim, commit, create, event, lease, log, steer};
+use super::{claim, commit, create, event, hook, lease, log, steer};
 use crate::store::{
-    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, MutationError,
-    NewEvent, Renewed, StoreError,
+    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, HookWork,
+    HooksWorked, MutationError, NewEvent, Renewed, StoreError,
 };
 
 /// One request, from its arrival to its answer.
@@ -110,6 +113,9 @@ pub(super) enum Request {
     Renew(Box<Job<Renewal, Vec<Renewed>>>),
     Release(Box<Job<Vec<RunKey>, ()>>),
     AppendLogs(Box<Job<Lines, ()>>),
+    TriggerHooks(Box<Job<Vec<NewHook>, ()>>),
+    WorkHooks(Box<Job<HookWork, HooksWorked>>),
+    RetryHook(Box<Job<Arc<str>, HookRecord>>),
     /// Ends the thread once everything accepted before it is done.
     Close(Box<Closing>),
 }
@@ -127,6 +133,9 @@ macro_rules! with_job {
             Request::Renew($job) => $do,
             Request::Release($job) => $do,
             Request::AppendLogs($job) => $do,
+            Request::TriggerHooks($job) => $do,
+            Request::WorkHooks($job) => $do,
+            Request::RetryHook($job) => $do,
             Request::Close($job) => $do,
         }
     };
@@ -156,6 +165,9 @@ impl Request {
             Request::AppendLogs(job) => {
                 job.run(|to| log::append(batch, to.instance, to.run, &to.lines))
             }
+            Request::TriggerHooks(job) => job.run(|hooks| hook::trigger_all(batch, hooks)),
+            Request::WorkHooks(job) => job.run(|work| hook::work(batch, work)),
+            Request::RetryHook(job) => job.run(|id| hook::retry(batch, id)),
             Request::Close(job) => job.run(|()| Ok(())),
         }
     }
@@ -191,11 +203,16 @@ impl Request {
             Request::SendEvent(job) => job.input.payload.len_bytes(),
             Request::Commit(job, _) => boundary_bytes(&job.input),
             Request::AppendLogs(job) => lines_bytes(&job.input.lines),
+            Request::TriggerHooks(job) => {
+                job.input.iter().map(|hook| hook.payload.len_bytes()).sum()
+            }
             Request::Steer(_)
             | Request::Claim(_)
             | Request::ClaimInstance(_)
             | Request::Renew(_)
             | Request::Release(_)
+            | Request::WorkHooks(_)
+            | Request::RetryHook(_)
             | Request::Close(_) => 0,
         }
     }

@@ -123,3 +123,33 @@ CREATE TABLE piton_log (
     data         TEXT,
     PRIMARY KEY (instance_key, run_number, seq)
 ) STRICT, WITHOUT ROWID;
+
+-- A durable callback: stored with whatever triggers it, processed at least once after that has committed. The id is a
+-- ULID, so that rows are added at the end and lists are in order of creation.
+CREATE TABLE piton_hook (
+    id                 TEXT    NOT NULL PRIMARY KEY,
+    namespace          TEXT    NOT NULL,
+    name               TEXT    NOT NULL,
+    status             TEXT    NOT NULL,
+    attempts           INTEGER NOT NULL,
+    attempts_max       INTEGER,
+    retry_delay_ms     INTEGER NOT NULL,
+    retry_delay_max_ms INTEGER,
+    retry_backoff      TEXT    NOT NULL,
+    -- When it may be taken next: its start, its retry, or the end of its lease. NULL once it is finished.
+    due_at             INTEGER,
+    epoch              INTEGER NOT NULL,
+    lease_owner        TEXT,
+    created_at         INTEGER NOT NULL,
+    updated_at         INTEGER NOT NULL,
+    last_attempt_at    INTEGER,
+    payload            TEXT    NOT NULL,
+    error              TEXT
+) STRICT, WITHOUT ROWID;
+
+-- What processors look at: finished hooks, in any number, cost them nothing.
+CREATE INDEX piton_hook_due ON piton_hook (namespace, due_at) WHERE due_at IS NOT NULL;
+-- What is removed after a while.
+CREATE INDEX piton_hook_completed ON piton_hook (namespace, updated_at) WHERE status = 'completed';
+-- What operators look for.
+CREATE INDEX piton_hook_failed ON piton_hook (id) WHERE status = 'failed';

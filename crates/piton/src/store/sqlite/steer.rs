@@ -1,13 +1,14 @@
 //! Pause, resume, terminate, restart.
 
 use piton_core::boundary::TaskChange;
+use piton_core::hook::{EngineHook, EngineNews, EnqueueReason};
 use piton_core::record::{InstanceRecord, Task};
 use piton_core::story::SystemLine;
 use piton_core::{InstanceId, Refusal, WorkflowName, lifecycle, story};
 
 use super::batch::Batch;
 use super::trouble::{Outcome, damaged_row};
-use super::{instance, log, task};
+use super::{hook, instance, log, task};
 use crate::store::{Action, Hint};
 
 /// Does `action` to an instance and returns how it stands then.
@@ -53,6 +54,8 @@ fn resume(
         return Ok(false);
     };
     apply(batch, before, task, &change, story::resumed())?;
+    let resumed = EngineNews::of_task(&change.task, EnqueueReason::Resume);
+    hook::news(batch, &before.workflow, &before.id, resumed)?;
     Ok(true)
 }
 
@@ -86,6 +89,8 @@ fn terminate(
         batch.hint_task(before.key, &before.workflow, task, &change.task);
     }
     batch.hints.push(Hint::Ended(before.key));
+    let ended = EngineNews::of_run(EngineHook::InstanceTerminated, before.run);
+    hook::news(batch, &before.workflow, &before.id, Some(ended))?;
     Ok(true)
 }
 
@@ -107,5 +112,9 @@ fn restart(
         }
         None => batch.hint_due(&before.workflow, next.run_at),
     }
+    let restarted = EngineNews::of_run(EngineHook::InstanceRestarted, next.run);
+    hook::news(batch, &before.workflow, &before.id, Some(restarted))?;
+    let enqueued = EngineNews::enqueued(next.run, EnqueueReason::Create, next.run_at);
+    hook::news(batch, &before.workflow, &before.id, Some(enqueued))?;
     Ok(true)
 }

@@ -5,7 +5,7 @@
 //! under load the queue fills while the disk syncs, and one sync pays for all of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -22,7 +22,7 @@ use super::statements::Statements;
 use super::traffic::{self, Traffic};
 use super::trouble::Failure;
 use crate::runtime::{Ids, Runtime};
-use crate::store::{Hint, Observers};
+use crate::store::{EngineHooks, Hint, Observers};
 
 /// Requests that may wait for the writer; whoever comes next waits to get in.
 pub(super) const QUEUE_MAX: usize = 4096;
@@ -47,6 +47,7 @@ pub(super) struct Writer {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) ids: Ids,
     pub(super) observers: Arc<Observers>,
+    pub(super) engine_hooks: Arc<Mutex<Option<Arc<EngineHooks>>>>,
     pub(super) failed: Failed,
     pub(super) readers: Readers,
     /// Let go last: another process may come in from then on.
@@ -67,6 +68,7 @@ impl Writer {
             runtime: self.runtime,
             ids: self.ids,
             observers: self.observers,
+            engine_hooks: self.engine_hooks,
             failed: self.failed,
             checkpoints: Checkpoints::new(),
             hints: Vec::new(),
@@ -128,6 +130,7 @@ struct Work<'c> {
     runtime: Arc<dyn Runtime>,
     ids: Ids,
     observers: Arc<Observers>,
+    engine_hooks: Arc<Mutex<Option<Arc<EngineHooks>>>>,
     failed: Failed,
     checkpoints: Checkpoints,
     hints: Vec<Hint>,
@@ -193,12 +196,14 @@ impl Work<'_> {
             .map_err(|error| Failure::from(&error))?;
         let data_version = self.db.row(DATA_VERSION, |row| row.get(0));
         self.leases.begin(data_version.map_err(|error| Failure::from(&error))?);
+        let engine_hooks = self.engine_hooks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut batch = Batch {
             db: &mut self.db,
             leases: &mut self.leases,
             tx: &tx,
             now: self.runtime.now(),
             ids: &self.ids,
+            engine_hooks: engine_hooks.as_deref(),
             hints: &mut self.hints,
             rows_undone: 0,
         };

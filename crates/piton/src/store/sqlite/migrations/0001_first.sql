@@ -26,6 +26,7 @@ CREATE TABLE piton_instance (
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
 -- Lists, newest first. Every index ends in the rowid, which is the key: what was created in one millisecond is
 -- ordered by it.
+CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at);
 CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at);
 
 -- The one task of a live run: timer, retry and queue in one. A run that ended has none.

@@ -116,6 +116,7 @@ fn creation(ids: &[&str], leased: bool) -> CreateRequest {
         instances: ids.iter().map(|id| new(id)).collect(),
         existing: Existing::Refuse,
         lease: leased.then(|| Lease { runner: "runner".into(), span: Span::from_millis(30_000) }),
+        hooks: Vec::new(),
     }
 }
 
@@ -202,6 +203,7 @@ fn event(instance: &str, event_type: &str) -> NewEvent {
         event_type: EventType::from_stored(event_type),
         payload: Json::from_valid_text("[1]"),
         idempotency_key: None,
+        hooks: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use crate::store::sqlite::{event, instance, log, migrate, step, task};
+use crate::store::sqlite::{event, hook, instance, log, migrate, step, task};
 
 fn plan(conn: &Connection, sql: &str) -> String {
     let mut statement = conn
@@ -44,12 +44,24 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         event::EVENT_PAGE_DESCENDING,
         event::EVENT_LAST_SEQ,
         event::EVENT_DELIVER,
+        hook::HOOK_GET,
+        hook::HOOK_DUE,
+        hook::HOOK_NEXT_DUE,
+        hook::HOOK_TAKE,
+        hook::HOOK_SETTLE,
+        hook::HOOK_FORGET,
+        hook::HOOK_RENEW,
+        hook::HOOK_PUT,
+        hook::HOOK_SET_ASIDE,
+        hook::HOOK_PRUNE,
+        hook::HOOK_NEXT_NAMESPACE,
+        hook::HOOK_RELEASE,
         log::LOG_INSERT,
         log::LOG_PAGE,
         log::LOG_PAGE_DESCENDING,
         instance::INSTANCE_BY_ID,
         instance::INSTANCE_BY_KEY,
-        instance::INSTANCE_PAGE,
+        instance::INSTANCE_PLACES,
         instance::INSTANCE_NEXT_WORKFLOW,
         instance::INSTANCE_STANDING,
         instance::INSTANCE_STATUS,
@@ -75,9 +87,13 @@ fn every_query_finds_its_rows_by_an_index_in_the_order_it_needs() {
         (task::TASK_LEASED, "INDEX piton_task_leased"),
         (step::STEP_WAITS_FOR, "INDEX piton_step_waiting"),
         (step::STEP_WAKING_FIRST, "INDEX piton_step_waiting"),
+        (hook::HOOK_DUE, "INDEX piton_hook_due"),
+        (hook::HOOK_NEXT_DUE, "COVERING INDEX piton_hook_due"),
+        (hook::HOOK_PRUNE, "INDEX piton_hook_completed"),
+        (hook::HOOK_PAGE_FAILED, "INDEX piton_hook_failed"),
         (event::EVENT_BUFFER, "INDEX piton_event_buffer"),
         (event::EVENT_BY_IDEMPOTENCY_KEY, "INDEX piton_event_by_idempotency_key"),
-        (instance::INSTANCE_PAGE, "INDEX piton_instance_by_status"),
+        (instance::INSTANCE_PLACES, "COVERING INDEX piton_instance_by_status"),
     ] {
         let plan = plan(&conn, sql);
         assert!(plan.contains(index), "{sql}: {plan}");

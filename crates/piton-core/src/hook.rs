@@ -1,0 +1,442 @@
+//! Hooks: durable callbacks that run at least once after their transaction has committed.
+//!
+//! A hook has one moment, [`HookRecord::due_at`]: when it may be taken next. While it is pending that is its start
+//! or its retry; while somebody processes it, the end of the lease; once it is finished there is none. So a hook whose
+//! process died falls due by itself, and one index finds everything there is to do.
+//!
+//! Every claim counts as an attempt and raises the epoch, and only the holder of the newest epoch may say what became
+//! of it. **An attempt that was cut off proves nothing**: the handler may never have begun. So a hook that was lost is
+//! taken again even where the policy allows no retry, up to [`LOST_ATTEMPTS_MAX`] times, lest a hook that kills its
+//! process does so for ever.
+
+use std::sync::Arc;
+
+use crate::boundary::{After, Next, TaskChange};
+use crate::planted::{Bug, planted};
+use crate::record::RecordedError;
+use crate::{
+    Code, HookName, HookNamespace, HookStatus, Json, Refusal, Retries, Span, TaskKind, TaskState,
+    Timestamp,
+};
+
+/// The namespace of hooks that name none.
+pub const NAMESPACE_DEFAULT: &str = "app";
+
+/// How many attempts a hook whose process keeps dying gets at least, whatever its policy says.
+pub const LOST_ATTEMPTS_MAX: u32 = 5;
+
+/// The longest delay before a retry.
+pub const RETRY_DELAY_MAX: Span = Span::from_days(365);
+
+/// The name of the error of a hook whose process died too often.
+pub const HOOK_LOST: &str = "HookLost";
+
+/// A hook on its way into the database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewHook {
+    /// Its id, which is also its idempotency key.
+    pub id: Arc<str>,
+    /// Who processes it.
+    pub namespace: HookNamespace,
+    /// Which handler runs.
+    pub name: HookName,
+    /// What the handler is given.
+    pub payload: Json,
+    /// Not before this moment; a moment that has passed is now.
+    pub process_at: Option<Timestamp>,
+    /// What happens after a failure.
+    pub retries: Retries,
+}
+
+impl NewHook {
+    /// When the first attempt may begin.
+    pub fn first_due_at(&self, now: Timestamp) -> Timestamp {
+        self.process_at.map_or(now, |at| at.max(now))
+    }
+
+    /// The row of a hook that is stored now.
+    pub fn into_record(self, now: Timestamp) -> HookRecord {
+        HookRecord {
+            due_at: Some(self.first_due_at(now)),
+            id: self.id,
+            namespace: self.namespace,
+            name: self.name,
+            payload: self.payload,
+            status: HookStatus::Pending,
+            attempts: 0,
+            retries: self.retries,
+            epoch: 0,
+            lease_owner: None,
+            created_at: now,
+            updated_at: now,
+            last_attempt_at: None,
+            error: None,
+        }
+    }
+}
+
+/// A hook as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HookRecord {
+    /// Its id: `hook_` and a ULID. The same on every attempt, so that it is the idempotency key too.
+    pub id: Arc<str>,
+    /// Who processes it.
+    pub namespace: HookNamespace,
+    /// Which handler runs.
+    pub name: HookName,
+    /// What the handler is given.
+    pub payload: Json,
+    /// Where it stands.
+    pub status: HookStatus,
+    /// How often it was taken since it was triggered or retried by hand.
+    pub attempts: u32,
+    /// What happens after a failure.
+    pub retries: Retries,
+    /// When it may be taken next: its start, its retry, or the end of the lease. `None` once it is finished.
+    pub due_at: Option<Timestamp>,
+    /// Grows with every claim; what is said under an older one is not believed.
+    pub epoch: u64,
+    /// Who processes it, for people.
+    pub lease_owner: Option<Arc<str>>,
+    /// When it was stored.
+    pub created_at: Timestamp,
+    /// When it last changed: when it was finished, once it is.
+    pub updated_at: Timestamp,
+    /// When it was last taken.
+    pub last_attempt_at: Option<Timestamp>,
+    /// Why the last attempt failed.
+    pub error: Option<RecordedError>,
+}
+
+impl HookRecord {
+    /// What the holder must prove.
+    pub fn key(&self) -> HookKey {
+        HookKey { id: Arc::clone(&self.id), epoch: self.epoch }
+    }
+}
+
+/// Which hook, and under which claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookKey {
+    /// The hook.
+    pub id: Arc<str>,
+    /// The epoch its claim was given.
+    pub epoch: u64,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HookOutcome {
+    /// The handler returned.
+    Done,
+    /// The handler failed, panicked or took too long.
+    Failed {
+        /// Why.
+        error: RecordedError,
+        /// Whether another attempt may help.
+        retryable: bool,
+    },
+}
+
+/// Takes a hook that is due: the row afterwards. One whose process died too often is given up instead, and its
+/// status says so.
+///
+/// `None` if it is not due.
+pub fn claim(
+    hook: &HookRecord,
+    owner: &Arc<str>,
+    lease: Span,
+    now: Timestamp,
+) -> Option<HookRecord> {
+    let due = hook.due_at.is_some_and(|at| at <= now || planted(Bug::HookEarly));
+    if !due {
+        return None;
+    }
+    let lost = hook.status == HookStatus::Processing;
+    let left = hook.retries.attempts_max().is_none_or(|max| hook.attempts < max);
+    if lost && !left && hook.attempts >= LOST_ATTEMPTS_MAX {
+        let attempts = hook.attempts;
+        let message = format!(
+            "its process died, or took longer than its lease, in the last of {attempts} attempts"
+        );
+        return Some(HookRecord {
+            status: HookStatus::Failed,
+            due_at: None,
+            lease_owner: None,
+            updated_at: now,
+            error: Some(RecordedError::new(HOOK_LOST, message)),
+            ..hook.clone()
+        });
+    }
+    Some(HookRecord {
+        status: HookStatus::Processing,
+        attempts: hook.attempts.saturating_add(1),
+        due_at: Some(now.plus(lease)),
+        epoch: hook.epoch + 1,
+        lease_owner: Some(Arc::clone(owner)),
+        updated_at: now,
+        last_attempt_at: Some(now),
+        ..hook.clone()
+    })
+}
+
+/// Whether the hook is still in the hands of whoever holds `key`.
+pub fn is_held(hook: &HookRecord, key: &HookKey) -> bool {
+    hook.status == HookStatus::Processing
+        && (hook.epoch == key.epoch || planted(Bug::HookEpochIgnored))
+}
+
+/// What becomes of a hook whose attempt ended: done, to be tried again, or failed for good.
+///
+/// The delay counts from now, the moment at which the failure is recorded.
+pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookRecord {
+    let (status, due_at, error) = match outcome {
+        HookOutcome::Done => (HookStatus::Completed, None, None),
+        HookOutcome::Failed { error, retryable } => {
+            let delay = hook.retries.delay_after(hook.attempts, RETRY_DELAY_MAX);
+            match delay.filter(|_| *retryable && !planted(Bug::HookFailureForgotten)) {
+                Some(delay) => (HookStatus::Pending, Some(now.plus(delay)), Some(error.clone())),
+                None => (HookStatus::Failed, None, Some(error.clone())),
+            }
+        }
+    };
+    HookRecord { status, due_at, error, lease_owner: None, updated_at: now, ..hook.clone() }
+}
+
+/// Makes a hook due now: one that failed starts anew with all its attempts, one that waits need not wait any longer.
+///
+/// # Errors
+///
+/// `HOOK_NOT_RETRIABLE` if it is done, or somebody has it in hand.
+pub fn retry(hook: &HookRecord, now: Timestamp) -> Result<HookRecord, Refusal> {
+    let attempts = match hook.status {
+        HookStatus::Failed => 0,
+        HookStatus::Pending => hook.attempts,
+        HookStatus::Processing | HookStatus::Completed => {
+            let (id, status) = (&hook.id, hook.status);
+            let message = format!("hook {id} is {status}: only a failed or pending one is retried");
+            return Err(Refusal::new(Code::HookNotRetriable, message));
+        }
+    };
+    let due_at = Some(hook.due_at.map_or(now, |at| at.min(now)));
+    let status = HookStatus::Pending;
+    Ok(HookRecord { status, attempts, due_at, updated_at: now, ..hook.clone() })
+}
+
+/// What the engine itself can tell of by hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EngineHook {
+    /// A run can be advanced, now or at a moment to come.
+    WorkflowEnqueued,
+    /// A run completed.
+    InstanceCompleted,
+    /// A run ended with an error.
+    InstanceErrored,
+    /// A run was terminated.
+    InstanceTerminated,
+    /// An instance was restarted: a new run began.
+    InstanceRestarted,
+}
+
+impl EngineHook {
+    /// All of them.
+    pub const ALL: [EngineHook; 5] = [
+        EngineHook::WorkflowEnqueued,
+        EngineHook::InstanceCompleted,
+        EngineHook::InstanceErrored,
+        EngineHook::InstanceTerminated,
+        EngineHook::InstanceRestarted,
+    ];
+
+    /// The name that its hooks are stored under.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EngineHook::WorkflowEnqueued => "on_workflow_enqueued",
+            EngineHook::InstanceCompleted => "on_instance_completed",
+            EngineHook::InstanceErrored => "on_instance_errored",
+            EngineHook::InstanceTerminated => "on_instance_terminated",
+            EngineHook::InstanceRestarted => "on_instance_restarted",
+        }
+    }
+}
+
+/// Why a run can be advanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EnqueueReason {
+    /// It is new: a created instance, or a restarted one.
+    Create,
+    /// An event arrived that it waits for.
+    Event,
+    /// It was resumed.
+    Resume,
+    /// A failed step will be tried again.
+    Retry,
+    /// A sleep or a wait will end, or a runner handed it back.
+    Wake,
+}
+
+impl EnqueueReason {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EnqueueReason::Create => "create",
+            EnqueueReason::Event => "event",
+            EnqueueReason::Resume => "resume",
+            EnqueueReason::Retry => "retry",
+            EnqueueReason::Wake => "wake",
+        }
+    }
+}
+
+/// What the engine tells of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineNews {
+    /// What happened.
+    pub hook: EngineHook,
+    /// Which run it happened to.
+    pub run: u32,
+    /// Why it can be advanced, and from when on.
+    pub enqueued: Option<(EnqueueReason, Timestamp)>,
+    /// The error it ended with.
+    pub error: Option<RecordedError>,
+}
+
+impl EngineNews {
+    /// A run can be advanced from `at` on.
+    pub fn enqueued(run: u32, reason: EnqueueReason, at: Timestamp) -> Self {
+        let hook = EngineHook::WorkflowEnqueued;
+        Self { hook, run, enqueued: Some((reason, at)), error: None }
+    }
+
+    /// Something happened to a run.
+    pub fn of_run(hook: EngineHook, run: u32) -> Self {
+        Self { hook, run, enqueued: None, error: None }
+    }
+
+    /// A run ended with an error.
+    pub fn errored(run: u32, error: Option<&RecordedError>) -> Self {
+        Self { error: error.cloned(), ..Self::of_run(EngineHook::InstanceErrored, run) }
+    }
+
+    /// What a change of the task means: the run can be advanced, if anyone may claim it now.
+    pub fn of_task(change: &TaskChange, reason: EnqueueReason) -> Option<Self> {
+        match change {
+            TaskChange::Put(task) if task.state == TaskState::Pending => {
+                Some(Self::enqueued(task.run, reason, task.run_at))
+            }
+            TaskChange::Put(_) | TaskChange::Keep | TaskChange::Delete => None,
+        }
+    }
+
+    /// What a boundary means.
+    pub fn of_boundary(run: u32, next: &Next, after: After, change: &TaskChange) -> Option<Self> {
+        match (after, next) {
+            (After::Ended, Next::Complete { .. }) => {
+                Some(Self::of_run(EngineHook::InstanceCompleted, run))
+            }
+            (After::Ended, Next::Fail { error }) => Some(Self::errored(run, Some(error))),
+            (After::Suspended, Next::Suspend { kind: TaskKind::Retry, .. }) => {
+                Self::of_task(change, EnqueueReason::Retry)
+            }
+            (After::Suspended, _) => Self::of_task(change, EnqueueReason::Wake),
+            (After::Continue | After::Drain | After::Paused | After::Ended, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+    const LEASE: Span = Span::from_millis(30_000);
+
+    fn later(ms: i64) -> Timestamp {
+        NOW.plus(Span::from_millis(ms))
+    }
+
+    fn hook(retries: Retries, process_at: Option<Timestamp>) -> HookRecord {
+        let new = NewHook {
+            id: "hook_1".into(),
+            namespace: HookNamespace::from_stored("app"),
+            name: HookName::from_stored("user.created"),
+            payload: Json::null(),
+            process_at,
+            retries,
+        };
+        new.into_record(NOW)
+    }
+
+    fn take(hook: &HookRecord, now: Timestamp) -> HookRecord {
+        claim(hook, &"me".into(), LEASE, now).expect("due")
+    }
+
+    fn failed(retryable: bool) -> HookOutcome {
+        HookOutcome::Failed { error: RecordedError::new("Error", "no luck"), retryable }
+    }
+
+    #[test]
+    fn a_start_in_the_past_is_now_and_one_in_the_future_is_kept() {
+        assert_eq!(hook(Retries::none(), None).due_at, Some(NOW));
+        assert_eq!(hook(Retries::none(), Some(later(-5))).due_at, Some(NOW));
+        let waiting = hook(Retries::none(), Some(later(5)));
+        assert_eq!(waiting.due_at, Some(later(5)));
+        assert_eq!(claim(&waiting, &"me".into(), LEASE, later(4)), None);
+        assert_eq!(take(&waiting, later(5)).status, HookStatus::Processing);
+    }
+
+    #[test]
+    fn failures_follow_the_policy_and_the_last_error_is_kept() {
+        let mut hook = hook(Retries::linear(2, "2s"), None);
+        let mut now = NOW;
+        for attempt in 1..=3_u32 {
+            let taken = take(&hook, now);
+            assert_eq!((taken.attempts, taken.epoch), (attempt, u64::from(attempt)));
+            hook = settle(&taken, &failed(true), now);
+            assert!(hook.error.is_some());
+            let delay = (attempt < 3).then(|| Span::from_millis(2_000 * i64::from(attempt)));
+            assert_eq!(hook.due_at, delay.map(|delay| now.plus(delay)));
+            now = hook.due_at.unwrap_or(now);
+        }
+        assert_eq!(hook.status, HookStatus::Failed);
+    }
+
+    #[test]
+    fn an_error_that_no_retry_can_help_ends_it_at_once() {
+        let taken = take(&hook(Retries::default(), None), NOW);
+        assert_eq!(settle(&taken, &failed(false), NOW).status, HookStatus::Failed);
+        let done = settle(&taken, &HookOutcome::Done, NOW);
+        assert_eq!((done.status, done.due_at, done.error), (HookStatus::Completed, None, None));
+    }
+
+    #[test]
+    fn a_lost_hook_is_taken_again_when_its_lease_ran_out_but_not_for_ever() {
+        let mut held = take(&hook(Retries::none(), None), NOW);
+        assert_eq!(claim(&held, &"other".into(), LEASE, later(29_999)), None);
+        for attempt in 2..=LOST_ATTEMPTS_MAX {
+            let old = held.key();
+            held = take(&held, held.due_at.expect("a lease"));
+            assert_eq!(held.attempts, attempt);
+            assert!(!is_held(&held, &old) && is_held(&held, &held.key()));
+        }
+        let given_up = take(&held, held.due_at.expect("a lease"));
+        assert_eq!(given_up.status, HookStatus::Failed);
+        assert_eq!(given_up.error.expect("says why").name, HOOK_LOST);
+    }
+
+    #[test]
+    fn a_retry_by_hand_starts_anew_and_refuses_what_is_done_or_in_hand() {
+        let taken = take(&hook(Retries::none(), None), NOW);
+        let failed = settle(&taken, &failed(true), NOW);
+        let again = retry(&failed, later(9)).expect("retriable");
+        assert_eq!((again.status, again.attempts), (HookStatus::Pending, 0));
+        assert_eq!((again.due_at, &again.id), (Some(later(9)), &failed.id));
+        let waiting = hook(Retries::none(), Some(later(50)));
+        assert_eq!(retry(&waiting, later(9)).expect("retriable").due_at, Some(later(9)));
+        let done = settle(&taken, &HookOutcome::Done, NOW);
+        for refused in [&taken, &done] {
+            let code = retry(refused, NOW).expect_err("refused").code;
+            assert_eq!(code, Code::HookNotRetriable);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The routes of hooks.
+
+use piton::Retries;
+use piton::hooks::HookStatus;
+use serde_json::json;
+
+use crate::support::{Server, server_with};
+
+async fn failed(server: &Server) -> String {
+    let sent = server.engine.hooks().send("flaky", &json!({"order": 7})).retry(Retries::none());
+    let id = sent.await.unwrap();
+    while server.engine.hooks().get(&id).await.unwrap().status != HookStatus::Failed {
+        tokio::task::yield_now().await;
+    }
+    id
+}
+
+#[tokio::test]
+async fn a_failed_hook_is_listed_shown_and_retried() {
+    let server = server_with(piton_http::Api::open_to_everyone).await;
+    assert_eq!(server.get("/_hooks").await.ok(), json!({"hooks": [], "hasNextPage": false}));
+    let id = failed(&server).await;
+    let mut shown = server.get(&format!("/_hooks/{id}")).await.ok();
+    for time in ["createdAt", "updatedAt", "lastAttemptAt"] {
+        assert!(shown[time].as_str().unwrap().ends_with('Z'), "{shown}");
+        shown[time] = json!("TIME");
+    }
+    let expected = json!({
+        "id": id, "namespace": "app", "name": "flaky", "status": "failed", "attempts": 1,
+        "maxAttempts": 1, "payload": {"order": 7}, "createdAt": "TIME", "updatedAt": "TIME",
+        "lastAttemptAt": "TIME", "dueAt": null, "error": {"name": "Error", "message": "as asked"},
+    });
+    assert_eq!(shown, expected);
+    for query in ["", "?status=failed", "?namespace=app&name=flaky", "?pageSize=1"] {
+        let page = server.get(&format!("/_hooks{query}")).await.ok();
+        assert_eq!(page["hooks"][0]["id"], json!(id), "{query}");
+    }
+    let none = server.get("/_hooks?status=completed").await.ok();
+    assert_eq!(none["hooks"], json!([]));
+    let retried = server.post(&format!("/_hooks/{id}/retry"), json!({})).await.ok();
+    assert_eq!((&retried["status"], &retried["attempts"]), (&json!("pending"), &json!(0)));
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_a_code() {
+    let server = server_with(piton_http::Api::open_to_everyone).await;
+    server.get("/_hooks/hook_none").await.refused(404, "HOOK_NOT_FOUND");
+    server.post("/_hooks/hook_none/retry", json!({})).await.refused(404, "HOOK_NOT_FOUND");
+    server.get("/_hooks?status=stuck").await.refused(400, "VALIDATION_ERROR");
+    server.get("/_hooks?namespace=a%20b").await.refused(400, "INVALID_HOOK_NAME");
+    server.get("/_hooks?cursor=x").await.refused(400, "INVALID_CURSOR");
+    let done = server.engine.hooks().send("done", &()).await.unwrap();
+    while server.engine.hooks().get(&done).await.unwrap().status != HookStatus::Completed {
+        tokio::task::yield_now().await;
+    }
+    let retry = server.post(&format!("/_hooks/{done}/retry"), json!({})).await;
+    retry.refused(409, "HOOK_NOT_RETRIABLE");
+}
+
+#[tokio::test]
+async fn hooks_are_for_those_who_may_manage() {
+    use piton_http::{BearerTokens, Permission};
+    let server = server_with(|api| {
+        let tokens = BearerTokens::new().token("reader", [Permission::Read]).unwrap();
+        api.authorize(tokens.token("operator", [Permission::Manage]).unwrap())
+    })
+    .await;
+    let get = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str())];
+        server.send(axum::http::Method::GET, "/_hooks", &headers, "").await
+    };
+    get("reader").await.refused(403, "FORBIDDEN");
+    get("operator").await.ok();
+}

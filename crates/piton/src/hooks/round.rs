@@ -1,0 +1,284 @@
+//! One round of a processor: takes what is due, lets the handlers run side by side, and records what became of them.
+//!
+//! What is done and what is taken next share a transaction, so that a round under load costs one commit per batch. A
+//! handler that takes its time holds up nobody: the round goes on taking hooks as long as there is room, and renews the
+//! leases of what is still running.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use piton_core::Span;
+use piton_core::hook::{HookKey, HookOutcome, HookRecord};
+use tokio::sync::mpsc;
+
+use super::HookContext;
+use super::client::hook_store;
+use super::processor::Inner;
+use crate::runtime::TaskOwner;
+use crate::store::TAKEN_MAX;
+use crate::{Error, Result};
+
+/// How many transactions a round of a tick makes at most; what is left then is for the next one.
+pub(super) const TURNS_OF_TICK_MAX: usize = 10_000;
+
+/// How often a round looks for hooks that fell due while its handlers are running.
+const LOOK_INTERVAL: Span = Span::from_millis(1_000);
+
+/// How often the handlers are let run before their outcomes are recorded, as long as that brings more of them: one
+/// commit pays for all.
+const LETS_MAX: usize = 16;
+
+/// How long a round waits after a store failed; twice as long after each failure that follows.
+const FAILURE_PAUSE_MS: i64 = 100;
+
+/// How often that is doubled at most.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// A hook in hand.
+struct Flight {
+    key: HookKey,
+    /// Aborts the handler when it is dropped.
+    _task: TaskOwner,
+}
+
+/// A round under way.
+pub(super) struct Round {
+    inner: Arc<Inner>,
+    flights: BTreeMap<Arc<str>, Flight>,
+    /// No more than the hooks in hand, and those that were lost meanwhile.
+    ended: mpsc::UnboundedReceiver<(HookRecord, HookOutcome)>,
+    report: mpsc::UnboundedSender<(HookRecord, HookOutcome)>,
+    settled: Vec<(HookRecord, HookOutcome)>,
+    processed: usize,
+    /// There may be more that is due.
+    more: bool,
+    renewed_us: u64,
+    /// When the store last did what it was asked: no lease in hand lasts longer than from then.
+    answered_us: u64,
+}
+
+impl Round {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        let (report, ended) = mpsc::unbounded_channel();
+        let now_us = inner.shared.runtime.monotonic_us();
+        Self {
+            inner,
+            flights: BTreeMap::new(),
+            ended,
+            report,
+            settled: Vec::new(),
+            processed: 0,
+            more: true,
+            renewed_us: now_us,
+            answered_us: now_us,
+        }
+    }
+
+    /// Goes on until nothing is due and nothing is running; after so many turns, if there is a limit, it takes no more.
+    pub(super) async fn run(mut self, turns_max: Option<usize>) -> Result<usize> {
+        let mut failures = 0;
+        for turn in 1.. {
+            let enough = turns_max.is_some_and(|max| turn > max);
+            self.more &= !enough && !self.inner.stopping.load(Ordering::SeqCst);
+            if let Err(error) = self.turn().await {
+                self.pause_after(error, failures).await?;
+                failures += 1;
+                continue;
+            }
+            failures = 0;
+            if !self.flights.is_empty() {
+                self.wait().await;
+            } else if !self.more {
+                break;
+            }
+        }
+        Ok(self.processed)
+    }
+
+    /// One transaction: what ended is recorded, what runs on is renewed, and more is taken. If it fails nothing is
+    /// forgotten.
+    async fn turn(&mut self) -> Result<()> {
+        let room = self.inner.config.concurrency - self.flights.len();
+        let wanted = if self.more { room.min(TAKEN_MAX) } else { 0 };
+        let now_us = self.inner.shared.runtime.monotonic_us();
+        let renewed = self.renewals(now_us);
+        if wanted == 0 && self.settled.is_empty() && renewed.is_empty() {
+            return Ok(());
+        }
+        let renews = !renewed.is_empty();
+        let mut work = self.inner.work();
+        work.settled = self.settled.clone();
+        work.renewed = renewed;
+        work.wanted = wanted;
+        let worked = hook_store(&self.inner.shared)?.work_hooks(work).await?;
+        self.answered_us = self.inner.shared.runtime.monotonic_us();
+        if renews || self.flights.is_empty() {
+            self.renewed_us = now_us;
+        }
+        self.processed += self.settled.len();
+        self.settled.clear();
+        for key in worked.lost {
+            tracing::warn!(hook = %key.id, "a hook was taken over by somebody else");
+            self.remove(&key);
+        }
+        self.more = wanted > 0 && worked.taken.len() == wanted;
+        for hook in worked.taken {
+            self.start(hook);
+        }
+        Ok(())
+    }
+
+    /// After a failure of the store: waits a little, as long as there is something in hand that may still be recorded.
+    async fn pause_after(&mut self, error: Error, failures: u32) -> Result<()> {
+        let silent_us = self.inner.shared.runtime.monotonic_us().saturating_sub(self.answered_us);
+        let idle = self.flights.is_empty() && self.settled.is_empty();
+        if idle || silent_us > micros(self.inner.config.lease) {
+            return Err(error);
+        }
+        tracing::error!(%error, "hooks in hand could not be recorded; trying again soon");
+        let pause = Span::from_millis(FAILURE_PAUSE_MS << failures.min(DOUBLINGS_MAX));
+        self.inner.shared.runtime.sleep(pause.min(self.third_of_lease())).await;
+        Ok(())
+    }
+
+    /// The hooks in hand, once a third of their lease has passed.
+    fn renewals(&self, now_us: u64) -> Vec<HookKey> {
+        if now_us.saturating_sub(self.renewed_us) < micros(self.third_of_lease()) {
+            return Vec::new();
+        }
+        self.flights.values().map(|flight| flight.key.clone()).collect()
+    }
+
+    fn third_of_lease(&self) -> Span {
+        Span::from_millis(self.inner.config.lease.as_millis() / 3)
+    }
+
+    fn start(&mut self, hook: HookRecord) {
+        let inner = Arc::clone(&self.inner);
+        let key = hook.key();
+        let reporter = Reporter::new(hook.clone(), self.report.clone());
+        let task = async move { reporter.ended(attempt(&inner, &hook).await) };
+        let id = Arc::clone(&key.id);
+        let task = self.inner.shared.runtime.spawn(Box::pin(task));
+        self.flights.insert(id, Flight { key, _task: task });
+    }
+
+    /// Lets go of this hook, if it is in hand as this epoch.
+    fn remove(&mut self, key: &HookKey) -> Option<Flight> {
+        let held = self.flights.get(&key.id).is_some_and(|flight| flight.key.epoch == key.epoch);
+        held.then(|| self.flights.remove(&key.id))?
+    }
+
+    /// Waits until a handler has ended, or it is time to look again.
+    async fn wait(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        let look_interval = LOOK_INTERVAL.min(self.third_of_lease());
+        let first = tokio::select! {
+            biased;
+            ended = self.ended.recv() => ended,
+            () = inner.news.notified() => None,
+            () = inner.shared.runtime.sleep(look_interval) => None,
+        };
+        let Some(first) = first else {
+            self.more = true;
+            return;
+        };
+        self.end(first);
+        for _ in 0..LETS_MAX {
+            let before = self.settled.len();
+            while let Ok(ended) = self.ended.try_recv() {
+                self.end(ended);
+            }
+            if self.settled.len() == before && before > 1 || self.flights.is_empty() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        // What ended makes room, and whoever filled it may have left more behind.
+        self.more = true;
+    }
+
+    fn end(&mut self, ended: (HookRecord, HookOutcome)) {
+        // One that was lost meanwhile is somebody else's.
+        if self.remove(&ended.0.key()).is_some() {
+            self.settled.push(ended);
+        }
+    }
+}
+
+/// Reports a hook when it is dropped, so that no task ends without a word, however it ends.
+struct Reporter {
+    hook: Option<HookRecord>,
+    /// `None` as long as the handler has not ended.
+    outcome: Option<HookOutcome>,
+    report: mpsc::UnboundedSender<(HookRecord, HookOutcome)>,
+}
+
+impl Reporter {
+    fn new(hook: HookRecord, report: mpsc::UnboundedSender<(HookRecord, HookOutcome)>) -> Self {
+        Self { hook: Some(hook), outcome: None, report }
+    }
+
+    fn ended(mut self, outcome: HookOutcome) {
+        self.outcome = Some(outcome);
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        let Some(hook) = self.hook.take() else { return };
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            let error = Error::new("its task ended before its handler had").named("HookBrokeOff");
+            HookOutcome::Failed { error: error.to_record(), retryable: true }
+        });
+        // Nobody listens when the round is over.
+        let _ = self.report.send((hook, outcome));
+    }
+}
+
+fn micros(span: Span) -> u64 {
+    span.as_millis().unsigned_abs() * 1_000
+}
+
+/// Runs the handler of one hook.
+async fn attempt(inner: &Inner, hook: &HookRecord) -> HookOutcome {
+    let handled = async {
+        let handler = inner.handler(hook)?;
+        let context = HookContext::new(hook.clone());
+        let begun =
+            catch_unwind(AssertUnwindSafe(|| handler.handle(hook.payload.clone(), context)));
+        unpanicked(begun.map_err(|panic| Error::from_panic(&*panic))?).await
+    };
+    let timeout = inner.config.timeout;
+    let ended = tokio::select! {
+        biased;
+        ended = handled => ended,
+        () = inner.shared.runtime.sleep(timeout) => {
+            Err(Error::new(format!("took longer than {timeout}")).named("HookTimeout"))
+        }
+    };
+    match ended {
+        Ok(()) => HookOutcome::Done,
+        Err(error) => {
+            let (id, name, attempt) = (&hook.id, &hook.name, hook.attempts);
+            tracing::warn!(%error, hook = %id, name = %name, attempt, "a hook failed");
+            let retryable = error.is_retryable();
+            HookOutcome::Failed { error: error.to_record(), retryable }
+        }
+    }
+}
+
+/// A panic is an error like any other.
+pub(super) async fn unpanicked(running: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut running = pin!(running);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
+        Ok(poll) => poll,
+        Err(panic) => Poll::Ready(Err(Error::from_panic(&*panic))),
+    })
+    .await
+}
