@@ -767,7 +767,7 @@ async fn ten_thousand_hooks_with_failures_drain() -> Result<()> {
     let noted = Arc::clone(&ran);
     let hooks = Hooks::new().on("count", move |number: usize, cx| {
         *noted.lock().unwrap().entry(number).or_default() += 1;
-        let fails = number % 100 == 0 && cx.attempt() == 1;
+        let fails = number.is_multiple_of(100) && cx.attempt() == 1;
         async move { if fails { Err(Error::new("one in a hundred")) } else { Ok(()) } }
     });
     let harness = harness_with(StoreKind::Sqlite, hooks.keep_completed(0)).await?;
