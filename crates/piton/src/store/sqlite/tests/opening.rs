@@ -2,12 +2,13 @@
 
 use std::fs;
 
-use piton_core::{InstanceStatus, LogLevel, TaskState};
+use piton_core::hook::NewHook;
+use piton_core::{HookName, InstanceStatus, LogLevel, Retries, TaskState};
 use rusqlite::Connection;
 
 use super::*;
 use crate::store::sqlite::{migrate, open};
-use crate::store::{Action, LogFilter, PageQuery};
+use crate::store::{Action, HookStore, HookWork, LogFilter, PageQuery, default_namespace};
 
 fn refused(place: &Place) -> String {
     let error = place.try_open().expect_err("refused");
@@ -224,4 +225,30 @@ async fn after_close_every_call_fails_and_close_succeeds_again() {
     assert!(store.create(creation(&["a"], false)).await.is_err());
     assert!(store.backlog([].into()).await.is_err());
     assert!(!place.directory.path().join("piton.db-wal").exists(), "everything is in the file");
+}
+
+#[tokio::test]
+async fn hooks_of_a_process_that_is_gone_are_released_at_open_however_far_ahead_they_are() {
+    let place = Place::new();
+    let store = place.open();
+    let hook = NewHook {
+        id: "hook_1".into(),
+        namespace: default_namespace(),
+        name: HookName::from_stored("greet"),
+        payload: Json::from_valid_text("1".to_owned()),
+        process_at: None,
+        retries: Retries::default(),
+    };
+    store.trigger_hooks(vec![hook]).await.expect("stored");
+    // A clock that was set back by a day leaves a lease that ends in a day.
+    let mut work = HookWork::new("gone".into(), default_namespace(), Span::from_days(1));
+    work.wanted = 1;
+    assert_eq!(store.work_hooks(work).await.expect("works").taken.len(), 1);
+    drop(store);
+
+    let store = place.open();
+    let mut work = HookWork::new("next".into(), default_namespace(), Span::from_millis(1_000));
+    work.wanted = 1;
+    let taken = store.work_hooks(work).await.expect("works").taken;
+    assert_eq!(taken.iter().map(|hook| hook.attempts).collect::<Vec<_>>(), [2], "at once");
 }
