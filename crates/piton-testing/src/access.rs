@@ -17,6 +17,9 @@ use piton_core::record::{
 use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 use tokio::sync::watch;
 
+/// Turns that others get before an answer that comes late.
+const YIELDS: u32 = 32;
+
 /// One process's way to a store, in which things go wrong when a test says so.
 ///
 /// Closing it leaves the store open, so that others on the same store live on.
@@ -58,6 +61,8 @@ pub enum NextCommit {
     LosesItsAnswer,
     /// It is committed, and the answer arrives together with the process's next claim.
     IsAnsweredWithTheNextClaim,
+    /// It is committed, and the process hears of its next renewal before it hears of that.
+    IsAnsweredBehindARenewal,
 }
 
 impl Access {
@@ -222,19 +227,29 @@ impl Store for Access {
             NextCommit::IsLost => Box::pin(std::future::ready(lost())),
             NextCommit::Works
             | NextCommit::LosesItsAnswer
-            | NextCommit::IsAnsweredWithTheNextClaim => self.write(|store| store.commit(boundary)),
+            | NextCommit::IsAnsweredWithTheNextClaim
+            | NextCommit::IsAnsweredBehindARenewal => self.write(|store| store.commit(boundary)),
         };
         if dies {
             self.crashed.store(true, Ordering::SeqCst);
         }
         let mut claims = self.claims.subscribe();
         let claims_before = *claims.borrow();
+        let mut renewals = self.renewals.subscribe();
+        let renewals_before = *renewals.borrow();
         Box::pin(async move {
             let committed = answer.await;
             match fate {
                 NextCommit::LosesItsAnswer => return lost(),
                 NextCommit::IsAnsweredWithTheNextClaim => {
                     let _ = claims.wait_for(|count| *count > claims_before).await;
+                }
+                NextCommit::IsAnsweredBehindARenewal => {
+                    let _ = renewals.wait_for(|count| *count > renewals_before).await;
+                    // The renewal has been answered; now its caller takes note.
+                    for _ in 0..YIELDS {
+                        tokio::task::yield_now().await;
+                    }
                 }
                 NextCommit::Works | NextCommit::IsLost => {}
             }

@@ -9,7 +9,7 @@ use piton::prelude::*;
 use piton::{BatchItem, EngineBuilder, InstanceStatus, Registration};
 use piton_testing::{Access, Harness, NextCommit, StoreKind, on_every_store};
 
-use crate::support::{engine_on, eventually, flow, until, until_status};
+use crate::support::{engine_on, eventually, flow, system_lines, until, until_status};
 
 on_every_store!(
     a_create_whose_caller_goes_away_is_seen_through,
@@ -105,5 +105,32 @@ async fn a_parked_run_forgets_the_orders_of_the_claim_before() -> Result<()> {
     );
     assert_eq!(instance.result().await?, 7);
     assert_eq!(passes.load(Ordering::SeqCst), 1, "it went on where it was");
+    Ok(())
+}
+
+/// Answers can overtake each other: a renewal may say that a run is no longer held, before its runner hears that it has
+/// let go of it.
+#[tokio::test]
+async fn a_run_that_lets_go_is_not_told_that_it_was_fenced() -> Result<()> {
+    let waits = flow("waits", &(), |(), _: Event<()>, step| {
+        Box::pin(async move { step.wait_for_event::<u32>("go", "go").await })
+    });
+    let harness = Harness::memory([quick()]).await?;
+    let access = Access::to(harness.store());
+    let engine = engine_on(Arc::clone(&access) as _, &harness, [waits], EngineBuilder::no_runner);
+    let engine = engine.await?;
+    let instance = engine.workflow::<(), u32>("waits")?.create(()).await?;
+    access.next_commit(NextCommit::IsAnsweredBehindARenewal);
+    let renewal = async {
+        until_status(&instance, InstanceStatus::Waiting).await?;
+        harness.advance("10 seconds");
+        Ok::<_, Error>(())
+    };
+    let (ticked, renewed) = join!(engine.tick(1), renewal);
+    renewed?;
+    assert_eq!(ticked?.processed, 1);
+    access.renewed(1).await;
+    let told = system_lines(&instance, None).await?;
+    assert!(!told.iter().any(|line| line.contains("fenced")), "{told:?}");
     Ok(())
 }
