@@ -3,6 +3,8 @@
 //! It cannot be faster than its commits: the creation and three steps, the last of which carries the completion. The
 //! ceiling is four bare commits of one step row each, in turns with the workflows.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use piton::prelude::*;
 
@@ -18,7 +20,7 @@ const STEPS: u64 = 3;
 pub(super) const COMMITS: usize = 4;
 
 /// Delays by others only ever add: on a busy machine the fast samples are the true ones.
-pub(super) const UNDISTURBED: f64 = 0.1;
+const UNDISTURBED: f64 = 0.1;
 
 pub(super) async fn three_steps(first: Event<u64>, step: &Step) -> piton::Result<u64> {
     let mut sum = *first;
@@ -39,10 +41,10 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
     let builder = database.engine().register(workflow("three_steps", three_steps));
     let engine = builder.start().await?;
     let three_steps = engine.workflow::<u64, u64>("three_steps")?;
-    let (mut values, mut ceilings) = (Vec::new(), Vec::new());
+    let mut samples = Samples::default();
     let deadline = timer::now() + bench.plan.samples_for;
     for sample in 0..warm_up + samples_max {
-        if timer::now() >= deadline && !values.is_empty() {
+        if timer::now() >= deadline && !samples.is_empty() {
             break;
         }
         let start = timer::now();
@@ -52,33 +54,61 @@ pub(super) async fn measure(bench: &Bench<'_>, name: &'static str) -> Result<Row
         // The thread that waits in `block_on` has nothing else to do: it may block.
         let ceiling = raw.insert(COMMITS, 1, Order::ByStep)?;
         if sample >= warm_up {
-            values.push(value.as_secs_f64() * 1e6);
-            ceilings.push(ceiling.as_secs_f64() * 1e6);
+            samples.push(value, ceiling);
             progress.step();
         }
     }
     engine.shutdown(PATIENCE).await?;
-    let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
-    let (p99, samples) = (stats::percentile(&values, 0.99), values.len());
-    let undisturbed = |samples: &[f64]| stats::percentile(samples, UNDISTURBED);
-    let ratio_undisturbed = undisturbed(&values) / undisturbed(&ceilings);
-    Ok(Row {
-        workload: name,
-        store: STORE,
-        value,
-        unit: "µs",
-        ceiling: Some(ceiling),
-        ratio: Some(value / ceiling),
-        goal: Some(Goal::at_most(2.0, 1.3)),
-        also: vec![
-            Figure { name: "p99", value: p99, unit: "µs", goal: None },
-            Figure { name: "ratio undisturbed", value: ratio_undisturbed, unit: "", goal: None },
-        ],
-        note: format!(
-            "medians of {samples} workflows and of {samples} times {COMMITS} commits; undisturbed is the ratio of the p10, \
-             the better one on a busy machine, where a ratio below 1 is an artefact of scheduling"
-        ),
-    })
+    Ok(samples.row(name, STORE, "commits"))
+}
+
+/// Workflows and their bare commits, measured in turns.
+#[derive(Default)]
+pub(super) struct Samples {
+    values: Vec<f64>,
+    ceilings: Vec<f64>,
+}
+
+impl Samples {
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    pub(super) fn push(&mut self, value: Duration, ceiling: Duration) {
+        self.values.push(value.as_secs_f64() * 1e6);
+        self.ceilings.push(ceiling.as_secs_f64() * 1e6);
+    }
+
+    /// The row of the report; `bare` says what the ceiling consists of.
+    pub(super) fn row(&self, name: &'static str, store: &'static str, bare: &str) -> Row {
+        let Self { values, ceilings } = self;
+        let (value, ceiling) = (stats::median(values), stats::median(ceilings));
+        let (p99, samples) = (stats::percentile(values, 0.99), values.len());
+        let undisturbed = |samples: &[f64]| stats::percentile(samples, UNDISTURBED);
+        let ratio_undisturbed = undisturbed(values) / undisturbed(ceilings);
+        Row {
+            workload: name,
+            store,
+            value,
+            unit: "µs",
+            ceiling: Some(ceiling),
+            ratio: Some(value / ceiling),
+            goal: Some(Goal::at_most(2.0, 1.3)),
+            also: vec![
+                Figure { name: "p99", value: p99, unit: "µs", goal: None },
+                Figure {
+                    name: "ratio undisturbed",
+                    value: ratio_undisturbed,
+                    unit: "",
+                    goal: None,
+                },
+            ],
+            note: format!(
+                "medians of {samples} workflows and of {samples} times {COMMITS} {bare}; undisturbed is the ratio of the p10, \
+                 the better one on a busy machine, where a ratio below 1 is an artefact of scheduling"
+            ),
+        }
+    }
 }
 
 /// The rows that such a workflow records.

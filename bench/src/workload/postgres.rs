@@ -230,10 +230,10 @@ pub(super) async fn latency(
     let three_steps = engine.workflow::<u64, u64>("three_steps")?;
     three_steps.create(0).await?.result().await?;
     let mut raw = RawSteps::create(&database, "raw").await?;
-    let (mut values, mut ceilings) = (Vec::new(), Vec::new());
+    let mut samples = latency::Samples::default();
     let deadline = timer::now() + bench.plan.samples_for;
     for sample in 0..WARM_UP + samples_max {
-        if timer::now() >= deadline && !values.is_empty() {
+        if timer::now() >= deadline && !samples.is_empty() {
             break;
         }
         let start = timer::now();
@@ -242,36 +242,14 @@ pub(super) async fn latency(
         ensure!(sum == 3, "three steps added up to {sum}");
         let ceiling = raw.insert(latency::COMMITS, 1).await?;
         if sample >= WARM_UP {
-            values.push(value.as_secs_f64() * 1e6);
-            ceilings.push(ceiling.as_secs_f64() * 1e6);
+            samples.push(value, ceiling);
             progress.step();
         }
     }
     engine.shutdown(PATIENCE).await?;
     raw.conn.close().await?;
     database.remove().await?;
-    let (value, ceiling) = (stats::median(&values), stats::median(&ceilings));
-    let undisturbed = |samples: &[f64]| stats::percentile(samples, latency::UNDISTURBED);
-    let ratio = undisturbed(&values) / undisturbed(&ceilings);
-    let p99 = stats::percentile(&values, 0.99);
-    Ok(Row {
-        workload: name,
-        store: STORE,
-        value,
-        unit: "µs",
-        ceiling: Some(ceiling),
-        ratio: Some(value / ceiling),
-        goal: Some(Goal::at_most(2.0, 1.3)),
-        also: vec![
-            Figure { name: "p99", value: p99, unit: "µs", goal: None },
-            Figure { name: "ratio undisturbed", value: ratio, unit: "", goal: None },
-        ],
-        note: format!(
-            "medians of {} workflows and of as many times {} bare inserts, a commit each",
-            values.len(),
-            latency::COMMITS
-        ),
-    })
+    Ok(samples.row(name, STORE, "bare inserts, a commit each"))
 }
 
 pub(super) async fn event(
