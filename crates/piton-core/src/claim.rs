@@ -70,7 +70,9 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
         let change = TaskChange::Put(held(task, task.run_at, task.kind));
         return Claim::Hold(change, status_only(InstanceStatus::Paused));
     }
-    if task.claims_without_progress >= rules.claims_without_progress_max {
+    if task.claims_without_progress >= rules.claims_without_progress_max
+        && !planted(Bug::NoQuarantine)
+    {
         let claims = task.claims_without_progress;
         let error = RecordedError::new(
             QUARANTINED,
@@ -87,7 +89,10 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
         };
         return Claim::Quarantine(TaskChange::Delete, change);
     }
-    if task.claims_without_progress >= SUSPECT_CLAIMS && task.state != TaskState::Suspect {
+    if task.claims_without_progress >= SUSPECT_CLAIMS
+        && task.state != TaskState::Suspect
+        && !planted(Bug::SuspectsNotSetAside)
+    {
         let task = Task { state: TaskState::Suspect, lease_until: None, ..*task };
         return Claim::SetAside(TaskChange::Put(task));
     }

@@ -98,6 +98,12 @@ bugs! {
     ClaimYoungestFirst = "claim takes the youngest first",
     /// New runs wait for as long as there is anything to resume.
     NewWorkStarves = "new work starves",
+    /// A run that may be what kills its runners is claimed like any other.
+    SuspectsNotSetAside = "suspects not set aside",
+    /// Several runs that may be what kills their runners are given to one of them.
+    SuspectsTogether = "suspects claimed together",
+    /// A run that kills its runners goes on doing so.
+    NoQuarantine = "no quarantine",
     /// Work is looked for when a hint comes, and at no other time.
     HintsTrusted = "hints trusted",
     /// A hook runs before its time.

@@ -39,6 +39,7 @@ on_every_store!(
     an_instance_that_kills_its_runners_is_quarantined_and_can_be_restarted,
     only_the_run_that_kills_its_process_is_quarantined,
     progress_and_polite_shutdowns_do_not_count_towards_quarantine,
+    a_wait_given_up_again_in_every_pass_is_no_progress,
 );
 
 /// A step behind a gate that tells who ran it, then an hour of sleep.
@@ -675,5 +676,38 @@ async fn progress_and_polite_shutdowns_do_not_count_towards_quarantine(
     harness.run_until_idle().await?;
     ended(&instance).await?;
     assert_eq!((first.arrivals(), second.arrivals()), (7, 3));
+    Ok(())
+}
+
+async fn a_wait_given_up_again_in_every_pass_is_no_progress(kind: StoreKind) -> Result<()> {
+    let gate = Gate::new();
+    let work = || {
+        flow("work", &gate, |gate, event: Event<()>, step| {
+            Box::pin(async move {
+                let id = event.instance_id.to_string();
+                select! {
+                    lost = step.wait_for_event::<()>("loser", "never") => lost?,
+                    won = step.run_with("winner", |cx| {
+                        let sent = cx.transaction().send_event("work", &id, "other", &());
+                        async move { sent }
+                    }) => won?,
+                }
+                // What looks for an event is a boundary, before and after.
+                let last = step.wait_for_event::<()>("last", "never");
+                let (waited, worked) = join!(last, step.run("deadly", gate.pass()));
+                waited.and(worked)
+            })
+        })
+    };
+    let configure = |builder: EngineBuilder| builder.quarantine_after(3);
+    let harness = Harness::with(kind, [work()], configure).await?;
+    let instance = harness.create::<_, ()>("work", ()).await?;
+    for _ in 0..4 {
+        die_in_the_body(&harness, &gate, work()).await?;
+    }
+    gate.open();
+    harness.run_until_idle().await?;
+    let error = instance.describe().await?.error;
+    assert_eq!(error.map(|error| error.name).as_deref(), Some("Quarantined"));
     Ok(())
 }

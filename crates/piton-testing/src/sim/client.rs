@@ -75,11 +75,11 @@ fn held(sim: &Simulation, random: &mut SplitMix64) -> Option<String> {
 }
 
 async fn create(sim: &Arc<Simulation>, programs: &Programs, random: &mut SplitMix64, id: &str) {
-    let program = Program::random(random, sim.plan.ops_max);
+    let program = Program::random(random, &sim.plan);
     sim.checker.tell(|| format!("{id} would run {program:?}"));
     if random.below(6) == 0 {
         let other = format!("i{}", random.below(INSTANCES));
-        let second = Program::random(random, sim.plan.ops_max);
+        let second = Program::random(random, &sim.plan);
         let batch = [BatchItem::new(id, program), BatchItem::new(other, second)];
         drop(programs.create_batch(batch).await);
     } else if programs.create(program).id(id).await.is_ok() {

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use piton::runtime::Runtime;
 use piton::store::{MemoryStore, Store};
 use piton::{Engine, EngineBuilder};
 use piton_core::{Span, Timestamp};
@@ -46,6 +47,9 @@ const CLIENTS: ProcessId = ProcessId(0);
 /// The process that kills and starts the others; it never dies.
 const CHAOS: ProcessId = ProcessId(99);
 
+/// Claims without progress after which an instance is quarantined: some as one above suspicion, some as a suspect.
+const QUARANTINE_AFTER: u32 = 8;
+
 /// How much virtual time everything has to end in once the faults have stopped.
 const LIVENESS: Span = Span::from_days(2);
 
@@ -53,7 +57,7 @@ const LIVENESS: Span = Span::from_days(2);
 const PATIENCE: Span = Span::from_millis(5_000);
 
 /// How many times tasks may be polled before a simulation counts as endless.
-const POLLS_MAX: u64 = 2_000_000;
+const POLLS_MAX: u64 = 200_000;
 
 /// What one simulation showed.
 #[derive(Clone, Debug)]
@@ -141,8 +145,9 @@ impl Simulation {
         }
     }
 
-    /// Starts a process with a runner of its own.
+    /// Starts a process with a runner of its own, in the place of what is left of the last one.
     fn start_runner(self: &Arc<Self>, process: ProcessId) {
+        self.end(process);
         let skew = [0, -600_000, 600_000, 1_500][self.world.below(4) as usize];
         let skew = if self.plan.skewed { skew } else { 0 };
         let engine = self.engine(process, Span::from_millis(skew));
@@ -165,6 +170,25 @@ impl Simulation {
         self.world.spawn(process, Box::pin(task));
     }
 
+    fn end(&self, process: ProcessId) {
+        self.world.kill(process);
+        self.checker.process_over(process);
+    }
+
+    /// What a process executes kills it. It is started again after a while, as by a supervisor.
+    fn die(self: &Arc<Self>, process: ProcessId) {
+        let sim = Arc::clone(self);
+        let task = async move {
+            sim.checker.tell(|| format!("p{} is killed by a step", process.0));
+            sim.checker.sometimes(Rare::KilledByStep);
+            sim.end(process);
+            let pause = sim.world.below(15_000).cast_signed();
+            sim.world.view(CHAOS, Span::ZERO).sleep(Span::from_millis(pause)).await;
+            sim.start_runner(process);
+        };
+        self.world.spawn(CHAOS, Box::pin(task));
+    }
+
     fn stops(&self) -> std::sync::MutexGuard<'_, BTreeMap<ProcessId, Arc<Notify>>> {
         self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,14 +205,15 @@ impl Simulation {
             relays: Mutex::default(),
         });
         let checker = Arc::clone(&self.checker);
-        let witness = Arc::new(Witness { process, runtime: Arc::clone(&runtime), checker });
+        let (sim, runtime_of_bodies) = (Arc::downgrade(self), Arc::clone(&runtime));
+        let witness = Arc::new(Witness { process, runtime: runtime_of_bodies, checker, sim });
         Engine::builder_with_store(store)
             .runtime(runtime)
             .hooks(witness.hooks())
             .register(Interpreter { witness })
             .lease("10 seconds")
             .poll_interval("4 seconds")
-            .quarantine_after(6)
+            .quarantine_after(QUARANTINE_AFTER)
             .concurrency(self.plan.concurrency)
             .parked_runs(self.plan.parked_runs)
     }
@@ -218,7 +243,6 @@ impl Simulation {
 
 /// Starts the runners, and stops and kills and restarts them while the weather lasts.
 async fn chaos(sim: Arc<Simulation>) {
-    use piton::runtime::Runtime;
     let runtime = sim.world.view(CHAOS, Span::ZERO);
     let pause = async |ms_max: u64| {
         let ms = sim.world.below(ms_max).cast_signed();
@@ -241,8 +265,7 @@ async fn chaos(sim: Arc<Simulation>) {
         }
         sim.checker.tell(|| format!("p{} is killed", process.0));
         sim.checker.sometimes(Rare::ProcessKilled);
-        sim.world.kill(process);
-        sim.checker.process_over(process);
+        sim.end(process);
         pause(15_000).await;
         sim.start_runner(process);
     }

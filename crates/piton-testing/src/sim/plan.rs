@@ -47,6 +47,8 @@ parts! {
     Parking = "no-parking",
     /// The clients' process runs workflows, too.
     ClientRunner = "no-client-runner",
+    /// Some steps kill their process.
+    DeadlySteps = "no-deadly-steps",
 }
 
 /// What a simulation does without.
@@ -131,6 +133,8 @@ pub(super) struct Plan {
     pub(super) skewed: bool,
     pub(super) actions: u64,
     pub(super) ops_max: usize,
+    /// Some steps kill their process, whenever they are executed.
+    pub(super) deadly_steps: bool,
     skip: BTreeSet<u64>,
     seed: u64,
 }
@@ -142,6 +146,7 @@ impl Plan {
         let runners = 1 + random.below(3) as u32;
         let client_runner = random.below(3) == 0;
         let parked_runs = [0, 1, 1_024][random.below(3) as usize];
+        let deadly_steps = random.below(5) == 0;
         Self {
             weather: Weather::random(random, |part| cuts.has(part)),
             runners: runners.min(cuts.runners_max.unwrap_or(u32::MAX)),
@@ -151,6 +156,7 @@ impl Plan {
             skewed: cuts.has(Part::Skew),
             actions: 4 + random.below(20),
             ops_max: cuts.ops_max.unwrap_or(usize::MAX),
+            deadly_steps: deadly_steps && cuts.has(Part::DeadlySteps),
             skip: cuts.skip.clone(),
             seed: random.next_u64(),
         }

@@ -10,6 +10,7 @@ use piton::prelude::*;
 use piton_core::Span;
 use serde::{Deserialize, Serialize};
 
+use super::plan::Plan;
 use super::witness::Witness;
 use crate::runtime::SplitMix64;
 
@@ -47,6 +48,8 @@ pub(super) struct DoOp {
     pub(super) send: Option<(String, String)>,
     /// Triggers a hook in the step's transaction.
     pub(super) hook: bool,
+    /// Kills its process.
+    pub(super) deadly: bool,
 }
 
 /// A program with what it is made of.
@@ -72,14 +75,17 @@ pub(super) const INSTANCES: u64 = 5;
 const OPS_MAX: u64 = 9;
 
 impl Program {
-    pub(super) fn random(random: &mut SplitMix64, ops_max: usize) -> Self {
+    pub(super) fn random(random: &mut SplitMix64, plan: &Plan) -> Self {
         let mut budget = 1 + random.below(OPS_MAX);
         let mut names = 0;
         let mut ops = Vec::new();
         while budget > 0 {
             ops.push(random_op(random, &mut budget, &mut names, 2));
         }
-        ops.truncate(ops_max);
+        ops.truncate(plan.ops_max);
+        if plan.deadly_steps {
+            ops.iter_mut().for_each(|op| make_deadly(op, random));
+        }
         Self(ops)
     }
 }
@@ -109,6 +115,17 @@ fn random_op(random: &mut SplitMix64, budget: &mut u64, names: &mut u32, depth: 
     }
 }
 
+/// Makes some of the steps deadly.
+fn make_deadly(op: &mut Op, random: &mut SplitMix64) {
+    match op {
+        Op::Do(op) => op.deadly = random.below(4) == 0,
+        Op::All(ops) | Op::Race(ops) | Op::Catch(ops) => {
+            ops.iter_mut().for_each(|op| make_deadly(op, random));
+        }
+        Op::Sleep { .. } | Op::Wait { .. } | Op::Fail => {}
+    }
+}
+
 fn branches(random: &mut SplitMix64, budget: &mut u64, names: &mut u32, depth: u32) -> Vec<Op> {
     let count = 2 + random.below(2);
     (0..count).map(|_| random_op(random, budget, names, depth - 1)).collect()
@@ -128,6 +145,7 @@ fn random_do(random: &mut SplitMix64, name: String) -> DoOp {
         timeout_ms: pick(random, &[600_000, 600_000, 600_000, 2_000]),
         send,
         hook: random.below(5) == 0,
+        deadly: false,
     }
 }
 
@@ -222,6 +240,9 @@ impl Interpreter {
             let running = self.witness.body_started(&key, cx.attempt(), &seen.names());
             if op.ms > 0 {
                 self.witness.sleep(Span::from_millis(op.ms)).await;
+            }
+            if op.deadly {
+                self.witness.die().await;
             }
             drop(running);
             if let Some((to, event)) = &op.send {

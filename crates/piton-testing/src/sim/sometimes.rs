@@ -77,6 +77,8 @@ rare! {
     NewWorkFirst = "new work that waited long claimed before resuming work",
     /// A process was killed while it held runs.
     ProcessKilled = "process killed",
+    /// A process executed a step that killed it.
+    KilledByStep = "process killed by a step",
     /// A process was asked to stop, and did.
     StoppedPolitely = "process stopped politely",
     /// A run that may have killed its runners was claimed, the only one of its kind.

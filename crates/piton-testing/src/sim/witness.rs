@@ -1,7 +1,7 @@
 //! What happens outside of the database: every execution of a body, and what the rules say about it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use piton::hooks::{HookContext, Hooks, InstanceNews};
 use piton::runtime::Runtime;
@@ -11,12 +11,14 @@ use piton_core::{Span, Timestamp};
 use super::check::{Body, Checker};
 use super::program::HOOK;
 use super::world::{ProcessId, View};
+use super::{CLIENTS, Simulation};
 
 /// Sees the bodies that run in one process.
 pub(super) struct Witness {
     pub(super) process: ProcessId,
     pub(super) runtime: Arc<View>,
     pub(super) checker: Arc<Checker>,
+    pub(super) sim: Weak<Simulation>,
 }
 
 impl Witness {
@@ -38,6 +40,17 @@ impl Witness {
 
     pub(super) async fn sleep(&self, span: Span) {
         self.runtime.sleep(span).await;
+    }
+
+    /// Ends this process, whatever else it does. The clients live on: they have to see the end.
+    pub(super) async fn die(&self) {
+        if self.process == CLIENTS {
+            return;
+        }
+        if let Some(sim) = self.sim.upgrade() {
+            sim.die(self.process);
+        }
+        std::future::pending().await
     }
 
     /// How often the hooks of steps are retried.

@@ -374,7 +374,12 @@ impl State {
                 && record.status == StepStatus::Waiting
             {
                 Arc::make_mut(record).status = StepStatus::Pending;
-                put_row(steps, StepWrite { record: Arc::clone(record), row: RowState::Changed });
+                // Asked for and given up since the last boundary: the row says so already. Written again, it would
+                // count as progress in every pass of a run that gets nowhere.
+                if mem::replace(&mut slot.row, RowState::Stored) == RowState::Stored {
+                    let record = Arc::clone(record);
+                    put_row(steps, StepWrite { record, row: RowState::Changed });
+                }
             }
         }
     }

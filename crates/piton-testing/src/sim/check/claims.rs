@@ -8,6 +8,7 @@ use piton_core::claim::{NEW_WORK_WAIT_MAX, SUSPECT_CLAIMS};
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{TaskKind, TaskState, Timestamp};
 
+use super::super::QUARANTINE_AFTER;
 use super::{Call, Violation, ensure};
 
 type Rows = BTreeMap<InstanceKey, DumpedInstance>;
@@ -38,8 +39,12 @@ pub(super) fn check(
             ensure(task_now.epoch == task.epoch + 1, "I2", || {
                 format!("{}: claimed under epoch {}", old.record.id, task_now.epoch)
             })?;
+            let claims = task_now.claims_without_progress;
+            ensure(claims <= QUARANTINE_AFTER, "I14", || {
+                format!("{}: claimed {claims} times without progress", old.record.id)
+            })?;
         }
-        suspects += u32::from(taken && task.state == TaskState::Suspect);
+        suspects += u32::from(taken && task.claims_without_progress >= SUSPECT_CLAIMS);
         new_claimed |= taken && is_new(&task);
         if taken && !is_new(&task) {
             let run_at = task.run_at;

@@ -133,7 +133,8 @@ impl State {
         let expired =
             old.state == TaskState::Leased && old.lease_until.is_none_or(|until| until <= now);
         if new.state == TaskState::Held && old.state != TaskState::Held {
-            self.paused_by_expiry.insert(key, expired);
+            // What was set aside is a lease that had run out, too.
+            self.paused_by_expiry.insert(key, expired || old.state == TaskState::Suspect);
             if expired {
                 self.sometimes.saw(Rare::PausedByExpiry);
             }

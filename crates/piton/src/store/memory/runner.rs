@@ -39,7 +39,9 @@ impl Transaction<'_> {
             let Some((_, key)) = self.state.suspect(&request.workflows) else { break };
             if let Some(suspect) = self.claim_one(key, request) {
                 claimed.push(suspect);
-                break;
+                if !planted(Bug::SuspectsTogether) {
+                    break;
+                }
             }
         }
         let next_due_at = self.next_claimable_at(&request.workflows);
