@@ -117,16 +117,17 @@ impl PostgresStore {
         runtime: Arc<dyn Runtime>,
     ) -> crate::Result<Arc<Self>> {
         options.check()?;
+        let schema = options.schema_name().to_owned();
         let connect = open::connect_options(&options)?;
         let committing = open::committer_options(&connect);
         let mut conn = open::connect(&committing).await?;
-        migrate::migrate(&mut conn, &options.schema).await?;
-        let secret = migrate::secret(&mut conn, &options.schema).await?;
+        migrate::migrate(&mut conn, &schema).await?;
+        let secret = migrate::secret(&mut conn, &schema).await?;
 
-        let outbox = options.notify.then(|| Outbox::new(&options.schema, runtime.random_u64()));
+        let outbox = options.notify.then(|| Outbox::new(&schema, runtime.random_u64()));
         let shared = Arc::new(Shared {
             connect: committing,
-            statements: Statements::new(&options.schema),
+            statements: Statements::new(&schema),
             time: Time::new(options.clock, &runtime),
             ids: Ids::new(Arc::clone(&runtime)),
             leases: Leases::default(),
@@ -145,7 +146,6 @@ impl PostgresStore {
             let hearing = notify::listen_for_ever(Arc::clone(&shared), listening.clone());
             tasks.extend([spawn(Box::pin(sending)), spawn(Box::pin(hearing))]);
         }
-        let schema = options.schema;
         Ok(Arc::new(Self { shared, requests, pool, listening, secret, _tasks: tasks, schema }))
     }
 
