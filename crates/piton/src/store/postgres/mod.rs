@@ -120,8 +120,7 @@ impl PostgresStore {
         let schema = options.schema_name().to_owned();
         let connect = open::connect_options(&options)?;
         let committing = open::committer_options(&connect);
-        let mut conn = open::connect(&committing).await?;
-        migrate::migrate(&mut conn, &schema).await?;
+        let mut conn = migrate::connect_and_migrate(&committing, &schema).await?;
         let secret = migrate::secret(&mut conn, &schema).await?;
 
         let outbox = options.notify.then(|| Outbox::new(&schema, runtime.random_u64()));
