@@ -72,14 +72,18 @@ impl Report {
     }
 }
 
-/// Checks a database: `orders.db`, `sqlite:orders.db` or `postgres://user@host/database`.
+/// Checks a database: `orders.db`, `sqlite:orders.db` or `postgres://user@host/database`, with `?schema=…` for another
+/// schema than `public`.
 ///
 /// # Errors
 ///
 /// If it cannot be read, or is not a Piton database.
 pub fn audit(database: &str) -> Result<Report, AuditError> {
     match database.split_once(':') {
-        Some(("postgres" | "postgresql", _)) => audit_postgres(database, "public"),
+        Some(("postgres" | "postgresql", _)) => {
+            let (url, schema) = postgres::take_schema(database);
+            audit_postgres(&url, schema.unwrap_or("public"))
+        }
         Some(("sqlite", path)) => audit_file(path.strip_prefix("//").unwrap_or(path).as_ref()),
         Some(("memory", "")) => {
             Err(AuditError::new(database, "it is gone with the process that has it"))

@@ -26,6 +26,15 @@ pub(crate) fn audit(url: &str, schema: &str) -> Result<Report, AuditError> {
     asked.map_err(|error| AuditError::new(place, error))
 }
 
+/// Takes the parameter `schema` out of a URL.
+pub(crate) fn take_schema(url: &str) -> (String, Option<&str>) {
+    let (place, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let (named, others): (Vec<&str>, Vec<&str>) =
+        parameters.split('&').partition(|parameter| parameter.starts_with("schema="));
+    let schema = named.last().and_then(|parameter| parameter.strip_prefix("schema="));
+    (format!("{place}?{}", others.join("&")), schema)
+}
+
 fn block_on(options: &PgConnectOptions) -> Result<Report, sqlx::Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -95,7 +95,8 @@ fn check_postgres(damage: &str, broken: &[&str]) {
             "CREATE SCHEMA {schema}; SET search_path TO {schema}; {POSTGRES_SCHEMA}; {HEALTHY}; {numbers}; {damage}"
         ),
     );
-    let report = piton_audit::audit_postgres(&url, &schema);
+    let join = if url.contains('?') { '&' } else { '?' };
+    let report = piton_audit::audit(&format!("{url}{join}schema={schema}"));
     execute(&url, format!("DROP SCHEMA {schema} CASCADE"));
     check_report(&report.expect("audited"), damage, broken);
 }

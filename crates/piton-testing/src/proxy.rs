@@ -23,6 +23,8 @@ pub struct Proxy {
 /// Answers that are to be thrown away, and that were.
 #[derive(Debug, Default)]
 struct Swallow {
+    /// So many are passed on before.
+    passed: AtomicU32,
     wanted: AtomicU32,
     done: AtomicU32,
 }
@@ -31,6 +33,9 @@ impl Swallow {
     /// Whether this answer is one of them.
     fn takes(&self) -> bool {
         let one = |left: u32| left.checked_sub(1);
+        if self.passed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok() {
+            return false;
+        }
         let takes = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok();
         self.done.fetch_add(u32::from(takes), Ordering::SeqCst);
         takes
@@ -76,6 +81,13 @@ impl Proxy {
     /// The next `count` answers of the server are thrown away, and their connections with them.
     pub fn swallow_answers(&self, count: u32) {
         self.swallow.wanted.store(count, Ordering::SeqCst);
+    }
+
+    /// The server's next `passed` answers are passed on, and the one after them is thrown away.
+    pub fn swallow_answer_after(&self, passed: u32) {
+        self.swallow.wanted.store(0, Ordering::SeqCst);
+        self.swallow.passed.store(passed, Ordering::SeqCst);
+        self.swallow.wanted.store(1, Ordering::SeqCst);
     }
 
     /// How many answers were thrown away so far.

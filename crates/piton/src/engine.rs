@@ -508,7 +508,8 @@ pub struct Tick {
 }
 
 impl Engine {
-    /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"`, or `"memory:"` for tests.
+    /// An engine on the database at `url`: `"sqlite:app.db"`, `"postgres://user@host/database"` (with `?schema=flows` if its
+    /// tables are not to be in `public`), or `"memory:"` for tests.
     ///
     /// ```no_run
     /// # use piton::prelude::*;

@@ -9,19 +9,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use piton::prelude::*;
 use piton::runtime::{Runtime, TokioRuntime};
-use piton::sqlx::{self, AssertSqlSafe, Executor, PgConnection, Row};
+use piton::sqlx::{self, AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 use piton::store::{
-    Boundary, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery, PostgresOptions,
-    PostgresStore, Store,
+    Boundary, ClaimRequest, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery,
+    PostgresOptions, PostgresStore, Store, StoreError,
 };
 use piton::{EngineBuilder, InstanceStatus, Span};
 use piton_core::boundary::Next;
+use piton_core::claim::ClaimRules;
 use piton_core::record::RunKey;
 use piton_core::{InstanceId, Json, WorkflowName, story};
 use piton_testing::VirtualRuntime;
-use piton_testing::postgres::Scratch;
+use piton_testing::postgres::{Scratch, ScratchDatabase};
 use piton_testing::proxy::Proxy;
 use private_postgres::Stop;
+use tokio::sync::Notify;
 
 async fn open(options: PostgresOptions) -> Result<Arc<dyn Store>> {
     Ok(PostgresStore::open(options, TokioRuntime::current()?).await?)
@@ -324,6 +326,131 @@ async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()>
         Ok(())
     })
     .await
+}
+
+fn claim_one(workflow: &WorkflowName) -> ClaimRequest {
+    let rules = ClaimRules { lease: Span::literal("1 hour"), claims_without_progress_max: 100 };
+    let workflows = Arc::from([workflow.clone()]);
+    ClaimRequest { runner: "runner".into(), workflows, wanted: 1, suspects: true, rules }
+}
+
+/// Each answer that a claim gets from the server is lost once, that of its commit among them. The lease is endless: what was
+/// claimed by a call that was not answered must be handed back.
+#[tokio::test]
+async fn a_claim_that_is_never_answered_costs_no_lease() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
+    let options = PostgresOptions::new(proxy.url()).schema(scratch.schema());
+    let store = open(options.notify(false).connections(1)).await?;
+    let workflow = WorkflowName::from_stored("claimed");
+    let created = store.create(CreateRequest {
+        workflow: workflow.clone(),
+        instances: vec![NewInstance { id: InstanceId::from_stored("a"), params: Json::null() }],
+        existing: Existing::Refuse,
+        lease: None,
+        hooks: Vec::new(),
+    });
+    created.await.expect("created");
+    let mut failed = 0;
+    for passed in 0..12 {
+        let before = proxy.swallowed();
+        proxy.swallow_answer_after(passed);
+        let run = loop {
+            match store.claim(claim_one(&workflow)).await {
+                Ok(answer) => match answer.claimed.first() {
+                    Some(run) => break run.run_key(),
+                    None => tokio::task::yield_now().await,
+                },
+                Err(error) => assert!(matches!(error, StoreError::Unavailable(_)), "{error}"),
+            }
+        };
+        failed += proxy.swallowed() - before;
+        // The steps of a run that is claimed are read however often that takes.
+        proxy.swallow_answer_after(passed % 3);
+        assert_eq!(store.load_steps(run.instance, run.run).await.expect("loaded"), []);
+        store.release(vec![run]).await.expect("released");
+    }
+    assert!(failed >= 5, "a claim has several answers, and each was lost: {failed}");
+    Ok(store.close().await?)
+}
+
+/// What a step's transaction does can be done once only. But it is not begun while the server is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_transaction_waits_for_a_server_that_is_away() -> Result<()> {
+    if !piton_testing::postgres::is_available() || private_postgres::Programs::find().is_none() {
+        return Ok(());
+    }
+    let server = private_postgres::Server::start(private_postgres::Place::Memory);
+    let mut server = server.expect("a server can be started");
+    let scratch = Scratch::on(server.url());
+    let (reached, gate) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let state = (Arc::clone(&reached), Arc::clone(&gate), format!("{}.note", scratch.schema()));
+    let noting =
+        crate::support::flow("note", &state, |(reached, gate, table), _: Event<()>, step| {
+            Box::pin(async move {
+                let (reached, gate, table) = (&reached, &gate, &table);
+                step.run_with("note", |cx| async move {
+                    cx.transaction().execute(format!("INSERT INTO {table} VALUES (1)"), ());
+                    reached.notify_one();
+                    gate.notified().await;
+                    Ok(())
+                })
+                .await
+            })
+        });
+    let engine = engine(scratch.options()).await?.register(noting).lease(NEVER).start().await?;
+    let table = format!("CREATE TABLE {}.note (n BIGINT PRIMARY KEY)", scratch.schema());
+    scratch.connect().await?.execute(AssertSqlSafe(table)).await?;
+    let instance = engine.workflow::<(), ()>("note")?.create(()).await?;
+    reached.notified().await;
+    server.stop(Stop::Fast).expect("stopped");
+    gate.notify_one();
+    // It asks for its transaction meanwhile. Should the machine be so slow that it does not, there is less to see.
+    TokioRuntime::current()?.sleep(Span::literal("500 ms")).await;
+    server.launch().expect("started again");
+    // With an endless lease this ends only if the run was not given up.
+    instance.result().await?;
+    let rows = sqlx::query("SELECT n FROM note").fetch_all(&mut scratch.connect().await?).await?;
+    assert_eq!(rows.len(), 1);
+    engine.shutdown("5 seconds").await
+}
+
+/// After a failover the old primary may still be found under its name, as a standby: it is as good as away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_only_reads_is_waited_for() -> Result<()> {
+    let Some(database) = ScratchDatabase::new() else { return Ok(()) };
+    let (reached, gate) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let state = (Arc::clone(&reached), Arc::clone(&gate));
+    let two_steps = crate::support::flow("two", &state, |(reached, gate), _: Event<()>, step| {
+        Box::pin(async move {
+            step.run("first", async {
+                reached.notify_one();
+                gate.notified().await;
+                Ok(())
+            })
+            .await?;
+            step.sleep("nap", "5 ms").await?;
+            step.run("second", async { Ok(()) }).await
+        })
+    });
+    let engine = Engine::builder(database.url()).register(two_steps).lease(NEVER).parked_runs(0);
+    let engine = engine.start().await?;
+    let instance = engine.workflow::<(), ()>("two")?.create(()).await?;
+    reached.notified().await;
+    let name = database.options().get_database().expect("it has one").to_owned();
+    let mut conn = database.options().connect().await?;
+    let demote = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+    conn.execute(AssertSqlSafe(demote)).await?;
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    conn.execute(cut).await?;
+    gate.notify_one();
+    // Boundaries and claims are tried meanwhile. Should the machine be so slow that they are not, there is less to see.
+    TokioRuntime::current()?.sleep(Span::literal("1 second")).await;
+    let promote = format!("ALTER DATABASE {name} RESET default_transaction_read_only");
+    conn.execute(AssertSqlSafe(promote)).await?;
+    instance.result().await?;
+    engine.shutdown("5 seconds").await
 }
 
 /// A boundary that has nothing but log lines leaves no other trace by which it could be known again.

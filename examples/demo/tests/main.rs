@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+mod many;
+mod support;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -18,21 +18,7 @@ use piton_testing::postgres::ScratchDatabase;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-fn demo(directory: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_piton-demo"));
-    command.args(args).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// A running server, ended with the test.
-struct Demo(Child);
-
-impl Drop for Demo {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use support::{Demo, demo};
 
 #[test]
 fn it_refuses_an_address_that_others_can_reach_unless_it_has_a_token() {
@@ -59,26 +45,12 @@ fn it_says_where_it_listens_answers_there_and_shuts_down_on_a_signal() {
 
 /// Starts a server, asks it something, tells it to stop, and audits what it leaves.
 fn serve_and_audit(directory: &Path, database: &str) {
-    let args = ["--listen", "127.0.0.1:0", "--database", database];
-    let mut server = Demo(demo(directory, &args).spawn().unwrap());
-    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    let address = first.strip_prefix("listening on http://").unwrap().to_owned();
-    assert_eq!(
-        lines.by_ref().map(Result::unwrap).filter(|l| l.contains("curl")).take(3).count(),
-        3
-    );
-
-    let mut stream = TcpStream::connect(&address).unwrap();
-    let request = format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-
-    let signalled = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
-    assert!(signalled.success());
-    assert!(server.0.wait().unwrap().success(), "it ended as it should");
+    let mut server = Demo::start(directory, &["--database", database]);
+    let curl = |line: &String| line.contains("curl");
+    assert_eq!(server.printed.by_ref().map(Result::unwrap).filter(curl).take(3).count(), 3);
+    assert_eq!(server.ask("/healthz", None).0, 200);
+    server.signal("-TERM");
+    server.wait();
 
     let audited = demo(directory, &["audit", "--database", database]).output().unwrap();
     let found = String::from_utf8_lossy(&audited.stdout);
@@ -123,26 +95,32 @@ fn what_cannot_be_used_is_told_with_its_name() {
 #[test]
 fn a_second_start_prints_an_id_that_nobody_has_used() {
     let directory = tempfile::tempdir().unwrap();
-    let args = ["--listen", "127.0.0.1:0", "--database", "sqlite:demo.db"];
     for expected in ["order-1", "order-2"] {
-        let mut demo = Demo(demo(directory.path(), &args).spawn().unwrap());
-        let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let first = lines.next().unwrap();
-        let address = first.strip_prefix("listening on http://").unwrap().to_owned();
+        let mut demo = Demo::start(directory.path(), &["--database", "sqlite:demo.db"]);
+        let mut lines = demo.printed.by_ref().map(Result::unwrap);
         let body = lines.find(|line| line.contains("\"params\"")).unwrap();
         let body = body.trim().trim_start_matches("-d '").trim_end_matches('\'');
-        assert_eq!(serde_json::from_str::<Value>(body).unwrap()["id"], expected);
-        let mut stream = TcpStream::connect(&address).unwrap();
-        let request = format!(
-            "POST /api/workflows/order/instances HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let body = serde_json::from_str::<Value>(body).unwrap();
+        assert_eq!(body["id"], expected);
+        assert_eq!(demo.ask("/api/workflows/order/instances", Some(&body)).0, 200);
     }
+}
+
+#[test]
+fn a_second_server_on_one_file_refuses_to_start_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--database", "sqlite:demo.db"];
+    let first = Demo::start(directory.path(), &args);
+    let second = demo(directory.path(), &["--listen", "127.0.0.1:0", args[0], args[1]]).output();
+    let second = second.unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success());
+    assert!(said.contains("demo.db") && said.contains("is in use by process"), "{said}");
+    assert_eq!(first.ask("/healthz", None).0, 200, "the first one is none the worse for it");
+    // Not even a crash leaves a lock behind.
+    first.signal("-KILL");
+    drop(first);
+    assert_eq!(Demo::start(directory.path(), &args).ask("/healthz", None).0, 200);
 }
 
 /// Creates a playground instance in memory and, if it was taken, waits for its end.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use piton_core::claim::{self, Claim, Due};
 use piton_core::hook::EngineNews;
-use piton_core::record::{InstanceKey, Task};
+use piton_core::record::{InstanceKey, RunKey, Task};
 use piton_core::{InstanceId, Json, Span, TaskState, Timestamp, WorkflowName, story};
 use sqlx::{Connection, PgConnection};
 
@@ -107,13 +107,17 @@ struct Seen {
 }
 
 /// Claims for a runner, in the order of `piton_core::claim`: what is due, and then one suspect if the runner has none.
+///
+/// `taken` is what was leased, or may have been: if there is no answer, nobody advances it.
 pub(super) async fn claim(
     conn: &mut PgConnection,
     shared: &Shared,
     request: &ClaimRequest,
+    taken: &mut Vec<RunKey>,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
-    let mut claiming = Claiming { conn, shared, request, names: &names, claimed: Vec::new() };
+    let mut claiming =
+        Claiming { conn, shared, request, names: &names, claimed: Vec::new(), taken };
     let (seen, left) = claiming.take_due().await?;
     if request.suspects && seen.suspects && claiming.claimed.len() < request.wanted {
         claiming.take_suspect(seen.now).await?;
@@ -127,9 +131,11 @@ pub(super) async fn claim_instance(
     shared: &Shared,
     instance: InstanceKey,
     request: &ClaimRequest,
+    taken: &mut Vec<RunKey>,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
-    let mut claiming = Claiming { conn, shared, request, names: &names, claimed: Vec::new() };
+    let mut claiming =
+        Claiming { conn, shared, request, names: &names, claimed: Vec::new(), taken };
     // Once more, because it may have been set aside by this very claim.
     for _ in 0..2 {
         if claiming.claimed.is_empty() {
@@ -148,6 +154,7 @@ struct Claiming<'c> {
     request: &'c ClaimRequest,
     names: &'c [&'c str],
     claimed: Vec<ClaimedRun>,
+    taken: &'c mut Vec<RunKey>,
 }
 
 /// Which tasks a round may take.
@@ -216,6 +223,7 @@ impl Claiming<'_> {
                 return Err(trouble);
             }
         };
+        self.taken.extend(runs.iter().map(ClaimedRun::run_key));
         database.commit().await.map_err(Failure::from)?;
         note(shared, &runs, hints);
         self.claimed.extend(runs);

@@ -4,7 +4,7 @@
 //! (`group.rs`) and the rest in one transaction (`round.rs`), and only then answers (rule R1). One committer with large
 //! batches beats several with small ones: the server syncs its log once per batch.
 //!
-//! It outlives the connection. While the server is away requests wait, up to [`PATIENCE`]; a boundary whose commit was
+//! It outlives the connection. While the server is away requests wait (`Shared::patiently`); a boundary whose commit was
 //! under way when the connection broke is looked up before it is tried again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use piton_core::boundary::Next;
 use piton_core::hook::EngineHook;
 use piton_core::record::InstanceKey;
-use piton_core::{InstanceId, Refusal, Span, WorkflowName};
+use piton_core::{InstanceId, Refusal, WorkflowName};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::{mpsc, oneshot};
 
@@ -38,14 +38,6 @@ const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How often others are let run before a batch is sent, as long as that brings more requests: runs that were just
 /// answered come back with their next step, and one sync pays for all of them.
 const LETS_MAX: usize = 16;
-
-/// How long requests wait for a server that is away. Longer than a failover usually takes; a run that waited so long
-/// has most likely lost its lease.
-const PATIENCE: Span = Span::from_millis(60_000);
-
-/// The first pause between two attempts to connect; it doubles up to [`PAUSE_MAX`].
-const PAUSE: Span = Span::from_millis(50);
-const PAUSE_MAX: Span = Span::from_millis(2_000);
 
 /// A connection that was idle this long is asked for a sign of life before it is used: a server that was restarted
 /// meanwhile would otherwise leave the outcome of the first request in doubt.
@@ -391,30 +383,9 @@ impl Committer {
             self.conn = None;
         }
         if self.conn.is_none() {
-            self.conn = Some(self.reconnect().await?);
+            self.conn = Some(self.shared.connect().await?);
         }
         Ok(self.conn.as_mut().expect("it was just put there"))
-    }
-
-    async fn reconnect(&self) -> Result<PgConnection, Failure> {
-        let (mut waited, mut pause) = (Span::ZERO, PAUSE);
-        loop {
-            match self.shared.connect().await {
-                Ok(conn) => return Ok(conn),
-                Err(failure) if waited >= PATIENCE || failure.fate == Fate::RolledBack => {
-                    return Err(failure);
-                }
-                Err(failure) => {
-                    tracing::warn!(
-                        reason = failure.message(),
-                        "the database cannot be reached; trying again"
-                    );
-                }
-            }
-            self.shared.runtime.sleep(pause).await;
-            waited = Span::from_millis(waited.as_millis() + pause.as_millis());
-            pause = Span::from_millis((pause.as_millis() * 2).min(PAUSE_MAX.as_millis()));
-        }
     }
 }
 
@@ -460,6 +431,8 @@ fn after(item: Item, broken: &Broken) -> Option<Item> {
         Fate::Conflict => Some(item),
         Fate::Lost if !broken.committing => Some(item),
         Fate::Lost if boundary => Some(Item { in_doubt: true, ..item }),
+        // Done twice is as good as done once.
+        Fate::Lost if matches!(item.request.ask, Ask::Renew(..) | Ask::Release(_)) => Some(item),
         Fate::Lost | Fate::RolledBack => {
             item.request.answer(Err(failure.to_error()));
             None

@@ -1,10 +1,15 @@
 //! How a database gets to the newest schema.
 //!
 //! Any number of processes may start at once: the first one takes an advisory lock and migrates in one transaction, the
-//! others wait for it and find everything done. A crash leaves all or nothing.
+//! others wait for it and find everything done. A crash leaves all or nothing. One that is frozen in the middle of it blocks
+//! nobody for long: the server ends its transaction, another process migrates, and the frozen one begins again when it is
+//! back.
 
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
+use super::open;
+use super::trouble::{Failure, Fate};
 use crate::Error;
 use crate::store::Secret;
 
@@ -20,34 +25,90 @@ fn newest() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
-/// Brings the schema up to date.
+/// How long one attempt waits for a lock: for another process that is migrating, or for somebody who uses a table that
+/// is to be changed. Who waits for a table keeps others from it, so an attempt that takes longer makes room for them.
+const LOCK_WAIT_S: u32 = 5;
+
+/// How often that is tried before a start gives up: for five minutes.
+const ATTEMPTS_MAX: u32 = 60;
+
+/// Why an attempt ended.
+enum Obstacle {
+    /// Trying again would end the same way.
+    Refused(Error),
+    Database(Failure),
+}
+
+impl From<sqlx::Error> for Obstacle {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// Connects, and brings the schema up to date.
 ///
 /// # Errors
 ///
-/// `STORE_UNUSABLE` if it belongs to a newer version of this code, or the user may not create tables.
-pub(super) async fn migrate(conn: &mut PgConnection, schema: &str) -> crate::Result<()> {
-    let unusable = |error: sqlx::Error| {
-        Error::store_unusable(format!(
-            "cannot set up Piton's tables in schema {schema:?}: {error}; the database user needs the right to create \
-             tables there, or let an administrator run the migrations once"
-        ))
-    };
+/// `STORE_UNUSABLE` if the server cannot be used, the schema belongs to a newer version of this code, the user may not create
+/// tables, or others are in the way for too long.
+pub(super) async fn connect_and_migrate(
+    connect: &PgConnectOptions,
+    schema: &str,
+) -> crate::Result<PgConnection> {
+    let mut conn = open::connect(connect).await?;
+    for _ in 0..ATTEMPTS_MAX {
+        match attempt(&mut conn, schema).await {
+            Ok(()) => return Ok(conn),
+            Err(Obstacle::Refused(error)) => return Err(error),
+            Err(Obstacle::Database(failure)) => match failure.fate {
+                Fate::RolledBack => return Err(cannot(schema, failure.message())),
+                Fate::Conflict => tracing::warn!(
+                    schema,
+                    reason = failure.message(),
+                    "another process is migrating Piton's tables, or somebody has locked them; waiting"
+                ),
+                Fate::Lost => {
+                    tracing::warn!(
+                        schema,
+                        reason = failure.message(),
+                        "the connection was lost while Piton's tables were looked at; trying again"
+                    );
+                    conn = open::connect(connect).await?;
+                }
+            },
+        }
+    }
+    let minutes = ATTEMPTS_MAX * LOCK_WAIT_S / 60;
+    Err(Error::store_unusable(format!(
+        "Piton's tables in schema {schema:?} could not be migrated for {minutes} minutes: another process is at it, or \
+         somebody has locked them (see pg_stat_activity); start again when they are done"
+    )))
+}
+
+fn cannot(schema: &str, reason: &str) -> Error {
+    Error::store_unusable(format!(
+        "cannot set up Piton's tables in schema {schema:?}: {reason}; the database user needs the right to create \
+         tables there, or let an administrator run the migrations once"
+    ))
+}
+
+async fn attempt(conn: &mut PgConnection, schema: &str) -> Result<(), Obstacle> {
     // Without a lock first: this is what nearly every start finds.
-    if is_newest(version(conn, schema).await.map_err(unusable)?, schema)? {
+    if is_newest(version(conn, schema).await?, schema)? {
         return Ok(());
     }
-    let mut tx = conn.begin().await.map_err(unusable)?;
-    // A second process waits here however long the first one takes.
-    run(&mut tx, "SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
-        .await
-        .map_err(unusable)?;
+    let mut tx = conn.begin().await?;
+    // What a migration itself takes is not bounded: tables may be large.
+    let settings =
+        format!("SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'; SET LOCAL statement_timeout = 0");
+    run(&mut tx, &settings).await?;
     let lock = format!("SELECT pg_advisory_xact_lock(hashtext('piton migrations of {schema}'))");
-    run(&mut tx, &lock).await.map_err(unusable)?;
-    let seen = version(&mut tx, schema).await.map_err(unusable)?;
+    run(&mut tx, &lock).await?;
+    let seen = version(&mut tx, schema).await?;
     if !is_newest(seen, schema)? {
-        apply(&mut tx, schema, seen).await.map_err(unusable)?;
+        apply(&mut tx, schema, seen).await?;
     }
-    tx.commit().await.map_err(unusable)
+    Ok(tx.commit().await?)
 }
 
 /// The random bytes of this database.
@@ -89,13 +150,13 @@ async fn version(conn: &mut PgConnection, schema: &str) -> Result<i32, sqlx::Err
     Ok(row.try_get::<Option<i32>, _>(0)?.unwrap_or(0))
 }
 
-fn is_newest(version: i32, schema: &str) -> crate::Result<bool> {
+fn is_newest(version: i32, schema: &str) -> Result<bool, Obstacle> {
     let newest = newest();
     if version > newest {
-        return Err(Error::store_unusable(format!(
+        return Err(Obstacle::Refused(Error::store_unusable(format!(
             "schema {schema:?} has version {version}, written by a newer Piton; this one knows up to {newest}: upgrade \
              Piton, or use another schema"
-        )));
+        ))));
     }
     Ok(version == newest)
 }

@@ -117,16 +117,16 @@ impl PostgresStore {
         runtime: Arc<dyn Runtime>,
     ) -> crate::Result<Arc<Self>> {
         options.check()?;
+        let schema = options.schema_name().to_owned();
         let connect = open::connect_options(&options)?;
         let committing = open::committer_options(&connect);
-        let mut conn = open::connect(&committing).await?;
-        migrate::migrate(&mut conn, &options.schema).await?;
-        let secret = migrate::secret(&mut conn, &options.schema).await?;
+        let mut conn = migrate::connect_and_migrate(&committing, &schema).await?;
+        let secret = migrate::secret(&mut conn, &schema).await?;
 
-        let outbox = options.notify.then(|| Outbox::new(&options.schema, runtime.random_u64()));
+        let outbox = options.notify.then(|| Outbox::new(&schema, runtime.random_u64()));
         let shared = Arc::new(Shared {
             connect: committing,
-            statements: Statements::new(&options.schema),
+            statements: Statements::new(&schema),
             time: Time::new(options.clock, &runtime),
             ids: Ids::new(Arc::clone(&runtime)),
             leases: Leases::default(),
@@ -145,7 +145,6 @@ impl PostgresStore {
             let hearing = notify::listen_for_ever(Arc::clone(&shared), listening.clone());
             tasks.extend([spawn(Box::pin(sending)), spawn(Box::pin(hearing))]);
         }
-        let schema = options.schema;
         Ok(Arc::new(Self { shared, requests, pool, listening, secret, _tasks: tasks, schema }))
     }
 
@@ -200,6 +199,37 @@ impl PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Claims on a connection of the pool. What was taken by a claim that failed, or whose commit was never answered, is
+    /// handed back as soon as the server can be reached: it would wait for the end of its lease otherwise.
+    fn claim_with<W>(&self, work: W) -> Answer<ClaimAnswer>
+    where
+        W: for<'c> FnOnce(
+                &'c mut PgConnection,
+                &'c Shared,
+                &'c mut Vec<RunKey>,
+            ) -> BoxedOutcome<'c, ClaimAnswer>
+            + Send
+            + 'static,
+    {
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        let requests = self.requests.clone();
+        Box::pin(async move {
+            let mut taken = Vec::new();
+            let claiming = async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                work(&mut conn, &shared, &mut taken).await
+            };
+            let claimed = shared.in_time::<_, Trouble>(claiming).await;
+            if claimed.is_err() && !taken.is_empty() {
+                let (request, _) = Request::new(Ask::Release(taken));
+                let _ = requests.send(Message::Ask(Box::new(request))).await;
+            }
+            claimed.map_err(StoreError::from)
+        })
+    }
+}
+
 type BoxedOutcome<'c, T> = std::pin::Pin<Box<dyn Future<Output = Outcome<T>> + Send + 'c>>;
 
 fn closed() -> StoreError {
@@ -237,29 +267,30 @@ impl Store for PostgresStore {
     }
 
     fn claim(&self, request: ClaimRequest) -> Answer<ClaimAnswer> {
-        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
-        Box::pin(async move {
-            let claiming = async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
-                claim::claim(&mut conn, &shared, &request).await
-            };
-            shared.in_time::<_, Trouble>(claiming).await.map_err(StoreError::from)
+        self.claim_with(move |conn, shared, taken| {
+            Box::pin(async move { claim::claim(conn, shared, &request, taken).await })
         })
     }
 
     fn claim_instance(&self, instance: InstanceKey, request: ClaimRequest) -> Answer<ClaimAnswer> {
-        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
-        Box::pin(async move {
-            let claiming = async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
-                claim::claim_instance(&mut conn, &shared, instance, &request).await
-            };
-            shared.in_time::<_, Trouble>(claiming).await.map_err(StoreError::from)
+        self.claim_with(move |conn, shared, taken| {
+            Box::pin(
+                async move { claim::claim_instance(conn, shared, instance, &request, taken).await },
+            )
         })
     }
 
     fn load_steps(&self, instance: InstanceKey, run: RunNumber) -> Answer<Vec<StepRecord>> {
-        self.read(move |mut db| Box::pin(async move { step::of_run(&mut db, instance, run).await }))
+        let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
+        Box::pin(async move {
+            // The run is claimed already: if it were given up, nobody would advance it until its lease has run out.
+            let load = || async {
+                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                let mut db = Db { conn: &mut conn, statements: &shared.statements };
+                step::of_run(&mut db, instance, run).await
+            };
+            shared.patiently(load).await.map_err(StoreError::from)
+        })
     }
 
     fn commit(&self, boundary: Boundary) -> Answer<Committed> {

@@ -43,7 +43,10 @@ pub(super) async fn commit(
     boundary: PlainBoundary,
     mutations: Vec<Mutation>,
 ) -> Outcome<Committed> {
-    let committing = shared.in_time(try_commit(pool, shared, &boundary, mutations)).await;
+    // While the server is away the step waits for it. From here on it cannot: its work can run once only.
+    let begin = || async { Ok(pool.begin().await.map_err(Failure::from)?) };
+    let database = shared.patiently(begin).await?;
+    let committing = shared.in_time(try_commit(database, shared, &boundary, mutations)).await;
     match committing {
         Err(Unfinished::Commit(failure)) if failure.fate == Fate::Lost => {
             tracing::warn!(
@@ -71,13 +74,11 @@ impl<T: Into<Trouble>> From<T> for Unfinished {
 }
 
 async fn try_commit(
-    pool: &PgPool,
+    mut database: sqlx::Transaction<'_, Postgres>,
     shared: &Shared,
     boundary: &PlainBoundary,
     mutations: Vec<Mutation>,
 ) -> Result<Committed, Unfinished> {
-    let mut conn = pool.acquire().await.map_err(Failure::from)?;
-    let mut database = conn.begin().await.map_err(Failure::from)?;
     let written = match write(&mut database, shared, boundary, mutations).await {
         Ok(written) => written,
         Err(trouble) => {

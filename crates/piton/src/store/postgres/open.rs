@@ -119,11 +119,26 @@ async fn check(conn: &mut PgConnection) -> Result<()> {
     Ok(())
 }
 
+/// Turns away a server that only reads. After a failover the name of the primary may still lead to the old one, and a
+/// connection to it would be no good for as long as it lasts.
+pub(super) async fn check_writable(
+    conn: &mut PgConnection,
+) -> std::result::Result<(), sqlx::Error> {
+    let asked = sqlx::query("SELECT current_setting('transaction_read_only')").persistent(false);
+    let read_only: String = asked.fetch_one(conn).await?.try_get(0)?;
+    if read_only == "on" {
+        let why = "this server only reads: is the primary elsewhere?";
+        return Err(sqlx::Error::Io(std::io::Error::other(why)));
+    }
+    Ok(())
+}
+
 /// A pool for reads, claims and step transactions.
 pub(super) fn pool(options: &PostgresOptions, connect: &PgConnectOptions) -> PgPool {
     PgPoolOptions::new()
         .max_connections(options.connections)
         .acquire_timeout(ACQUIRE_MAX)
+        .after_connect(|conn, _| Box::pin(check_writable(conn)))
         .connect_lazy_with(connect.clone())
 }
 
@@ -132,6 +147,7 @@ pub(super) fn listening_pool(connect: &PgConnectOptions) -> PgPool {
     PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(ACQUIRE_MAX)
+        .after_connect(|conn, _| Box::pin(check_writable(conn)))
         .max_lifetime(None)
         .idle_timeout(None)
         .connect_lazy_with(connect.clone())

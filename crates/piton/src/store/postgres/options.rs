@@ -26,8 +26,10 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 #[must_use = "options open nothing by themselves"]
 pub struct PostgresOptions {
+    /// Without the parameter that is ours.
     pub(super) url: String,
-    pub(super) schema: String,
+    schema: Option<String>,
+    schema_in_url: Option<String>,
     pub(super) connections: u32,
     pub(super) notify: bool,
     pub(super) statement_timeout: Span,
@@ -37,11 +39,13 @@ pub struct PostgresOptions {
 
 impl PostgresOptions {
     /// The defaults, for the database at `url`: `postgres://user:password@host:port/database`, with `?sslmode=…` and the
-    /// other parameters that `sqlx` knows.
+    /// other parameters that `sqlx` knows, and `schema=…`, which is the same as [`schema`](Self::schema).
     pub fn new(url: impl Into<String>) -> Self {
+        let (url, schema_in_url) = take_schema(&url.into());
         Self {
-            url: url.into(),
-            schema: "public".to_owned(),
+            url,
+            schema: None,
+            schema_in_url,
             connections: 5,
             notify: true,
             statement_timeout: Span::from_millis(30_000),
@@ -50,9 +54,10 @@ impl PostgresOptions {
         }
     }
 
-    /// The schema with Piton's tables; it is made if there is none. Lowercase letters, digits and `_`. Default `public`.
+    /// The schema with Piton's tables; it is made if there is none. Lowercase letters, digits and `_`. Default `public`,
+    /// or what the URL says; a URL that says another one is refused.
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
-        self.schema = schema.into();
+        self.schema = Some(schema.into());
         self
     }
 
@@ -97,12 +102,42 @@ impl PostgresOptions {
 
     /// Checks what does not need the database.
     pub(super) fn check(&self) -> Result<()> {
-        check_schema(&self.schema)?;
+        if let (Some(told), Some(read)) = (&self.schema, &self.schema_in_url)
+            && told != read
+        {
+            return Err(Error::store_unusable(format!(
+                "the database URL says schema={read}, and the program says {told:?}: say it in one place"
+            )));
+        }
+        check_schema(self.schema_name())?;
         if self.connections == 0 {
             return Err(Error::store_unusable("a store needs at least one connection in its pool"));
         }
         Ok(())
     }
+
+    /// The schema with Piton's tables.
+    pub(super) fn schema_name(&self) -> &str {
+        self.schema.as_deref().or(self.schema_in_url.as_deref()).unwrap_or("public")
+    }
+}
+
+/// Takes the parameter `schema` out of a URL: `sqlx` does not know it.
+fn take_schema(url: &str) -> (String, Option<String>) {
+    let Some((place, parameters)) = url.split_once('?') else { return (url.to_owned(), None) };
+    let mut schema = None;
+    let others: Vec<&str> = parameters
+        .split('&')
+        .filter(|parameter| match parameter.split_once('=') {
+            Some(("schema", name)) => {
+                schema = Some(name.to_owned());
+                false
+            }
+            Some(_) | None => true,
+        })
+        .collect();
+    let join = if others.is_empty() { "" } else { "?" };
+    (format!("{place}{join}{}", others.join("&")), schema)
 }
 
 /// Refuses a name that would need quotes.
@@ -116,4 +151,50 @@ pub(super) fn check_schema(schema: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_of_a_url_is_ours_and_the_rest_is_sqlx_s() {
+        for (url, rest, schema) in [
+            ("postgres://a@b/c", "postgres://a@b/c", None),
+            ("postgres://a@b/c?schema=flows", "postgres://a@b/c", Some("flows")),
+            (
+                "postgres://a@b/c?sslmode=disable&schema=flows&host=/tmp",
+                "postgres://a@b/c?sslmode=disable&host=/tmp",
+                Some("flows"),
+            ),
+            ("postgres://a@b/c?schemas=x", "postgres://a@b/c?schemas=x", None),
+            ("postgres://a@b/c?schema=", "postgres://a@b/c", Some("")),
+        ] {
+            assert_eq!(take_schema(url), (rest.to_owned(), schema.map(str::to_owned)), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_schema_is_refused_wherever_it_is_said() {
+        let at = |url: &str| PostgresOptions::new(url);
+        for (options, why) in [
+            (at("postgres://b/c").schema("Flows"), "lowercase"),
+            (at("postgres://b/c?schema=Flows"), "lowercase"),
+            (at("postgres://b/c?schema="), "lowercase"),
+            (at("postgres://b/c?schema=a%20b"), "lowercase"),
+            (at("postgres://b/c?schema=a").schema("b"), "in one place"),
+        ] {
+            let error = options.check().expect_err(why);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        for (options, schema) in [
+            (at("postgres://b/c"), "public"),
+            (at("postgres://b/c?schema=a"), "a"),
+            (at("postgres://b/c?schema=a").schema("a"), "a"),
+            (at("postgres://b/c").schema("a"), "a"),
+        ] {
+            options.check().expect("well");
+            assert_eq!(options.schema_name(), schema);
+        }
+    }
 }

@@ -93,6 +93,8 @@ fn fate_of(code: &str) -> Fate {
         "40001" | "40P01" | "23505" | "55P03" => Fate::Conflict,
         // Shutdown, crash, not ready yet; a session that was idle in a transaction for too long.
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Fate::Lost,
+        // No connection was to be had: everybody comes back at once after a restart.
+        "53300" => Fate::Lost,
         // A server that only reads: the primary is elsewhere since a failover.
         "25006" => Fate::Lost,
         // Connection exceptions; a transaction whose outcome is unknown (CockroachDB).
@@ -128,7 +130,12 @@ impl From<sqlx::Error> for Failure {
             sqlx::Error::PoolTimedOut => {
                 Self::lost("no connection to the database became free in time")
             }
-            sqlx::Error::PoolClosed => Self::lost("the store is closed"),
+            sqlx::Error::PoolClosed => Self {
+                fate: Fate::RolledBack,
+                unique: false,
+                locked: false,
+                message: "the store is closed".to_owned(),
+            },
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
