@@ -365,6 +365,9 @@ async fn a_claim_that_is_never_answered_costs_no_lease() -> Result<()> {
             }
         };
         failed += proxy.swallowed() - before;
+        // What an earlier claim may have taken is handed back by now; this one is not.
+        let renewed = store.renew(vec![run], Span::literal("1 hour")).await.expect("renewed");
+        assert_eq!(renewed.len(), 1, "still held");
         // The steps of a run that is claimed are read however often that takes.
         proxy.swallow_answer_after(passed % 3);
         assert_eq!(store.load_steps(run.instance, run.run).await.expect("loaded"), []);

@@ -12,7 +12,7 @@ use piton_testing::{Access, Harness, NextCommit, StoreKind, VirtualRuntime, on_e
 
 use crate::support::{
     Gate, Trail, UnderWay, another_engine, ended, engine_on, eventually, flow, steps_of,
-    system_lines, tick_until_arrived, until_status, until_told,
+    system_lines, tick_until_arrived, until, until_status, until_told,
 };
 
 on_every_store!(
@@ -702,7 +702,18 @@ async fn a_wait_given_up_again_in_every_pass_is_no_progress(kind: StoreKind) -> 
     let configure = |builder: EngineBuilder| builder.quarantine_after(3);
     let harness = Harness::with(kind, [work()], configure).await?;
     let instance = harness.create::<_, ()>("work", ()).await?;
-    for _ in 0..4 {
+    // The first process gets as far as it can.
+    let first = another_engine(&harness, [work()]).await?;
+    let tick = tick_until_arrived(&first, &gate).await?;
+    until("the last wait", async || {
+        let steps = steps_of(&instance, None).await?;
+        Ok(["loser pending", "last waiting"].iter().all(|row| steps.iter().any(|step| step == row)))
+    })
+    .await?;
+    drop(tick);
+    drop(first);
+    harness.advance("30 seconds");
+    for _ in 0..3 {
         die_in_the_body(&harness, &gate, work()).await?;
     }
     gate.open();

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 
 use piton_core::claim::{self, Claim, Due};
 use piton_core::hook::EngineNews;
-use piton_core::record::{InstanceKey, RunKey, Task};
+use piton_core::record::{InstanceKey, Task};
 use piton_core::{InstanceId, Json, Span, TaskState, Timestamp, WorkflowName, story};
 use sqlx::{Connection, PgConnection};
 
 use super::cells::{Cells, bigint, int};
 use super::clock::clock_ms;
+use super::lease::Lent;
 use super::log;
 use super::shared::Shared;
 use super::statements::{Db, params};
@@ -113,7 +114,7 @@ pub(super) async fn claim(
     conn: &mut PgConnection,
     shared: &Shared,
     request: &ClaimRequest,
-    taken: &mut Vec<RunKey>,
+    taken: &mut Vec<Lent>,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
     let mut claiming =
@@ -131,7 +132,7 @@ pub(super) async fn claim_instance(
     shared: &Shared,
     instance: InstanceKey,
     request: &ClaimRequest,
-    taken: &mut Vec<RunKey>,
+    taken: &mut Vec<Lent>,
 ) -> Outcome<ClaimAnswer> {
     let names: Vec<&str> = request.workflows.iter().map(WorkflowName::as_str).collect();
     let mut claiming =
@@ -154,7 +155,7 @@ struct Claiming<'c> {
     request: &'c ClaimRequest,
     names: &'c [&'c str],
     claimed: Vec<ClaimedRun>,
-    taken: &'c mut Vec<RunKey>,
+    taken: &'c mut Vec<Lent>,
 }
 
 /// Which tasks a round may take.
@@ -223,7 +224,7 @@ impl Claiming<'_> {
                 return Err(trouble);
             }
         };
-        self.taken.extend(runs.iter().map(ClaimedRun::run_key));
+        self.taken.extend(runs.iter().map(|run| Lent { instance: run.key, task: run.task }));
         database.commit().await.map_err(Failure::from)?;
         note(shared, &runs, hints);
         self.claimed.extend(runs);

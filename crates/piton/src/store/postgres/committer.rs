@@ -157,6 +157,7 @@ impl Committer {
             | Ask::Steer(_)
             | Ask::Renew(..)
             | Ask::Release(_)
+            | Ask::TakeBack(_)
             | Ask::AppendLogs(..) => false,
         })
     }
@@ -432,7 +433,11 @@ fn after(item: Item, broken: &Broken) -> Option<Item> {
         Fate::Lost if !broken.committing => Some(item),
         Fate::Lost if boundary => Some(Item { in_doubt: true, ..item }),
         // Done twice is as good as done once.
-        Fate::Lost if matches!(item.request.ask, Ask::Renew(..) | Ask::Release(_)) => Some(item),
+        Fate::Lost
+            if matches!(item.request.ask, Ask::Renew(..) | Ask::Release(_) | Ask::TakeBack(_)) =>
+        {
+            Some(item)
+        }
         Fate::Lost | Fate::RolledBack => {
             item.request.answer(Err(failure.to_error()));
             None

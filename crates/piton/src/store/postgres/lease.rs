@@ -2,7 +2,7 @@
 
 use piton_core::boundary::TaskChange;
 use piton_core::hook::{EngineNews, EnqueueReason};
-use piton_core::record::{RunKey, Task};
+use piton_core::record::{InstanceKey, RunKey, Task};
 use piton_core::{Span, boundary, lifecycle, story};
 
 use super::transaction::Transaction;
@@ -20,6 +20,24 @@ pub(super) fn renew(tx: &mut Transaction<'_>, keys: &[RunKey], span: Span) -> Ve
         renewed.push(Renewed { key: *key, pause_requested: task.pause_requested });
     }
     renewed
+}
+
+/// A lease that a claim has made, or would have made: nobody knows whether it was committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) instance: InstanceKey,
+    /// The task as it is then.
+    pub(super) task: Task,
+}
+
+/// Hands back the leases of a claim that was never answered. If it was not committed, somebody else may have made the
+/// same claim under the same epoch since then: what he holds differs in when it ends.
+pub(super) fn take_back(tx: &mut Transaction<'_>, all: &[Lent]) {
+    for Lent { instance, task } in all {
+        if tx.task(*instance).as_ref() == Some(task) {
+            release(tx, &[RunKey { instance: *instance, run: task.run, epoch: task.epoch }]);
+        }
+    }
 }
 
 /// Hands back the leases that are still held.

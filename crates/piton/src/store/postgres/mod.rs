@@ -69,6 +69,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::clock::Time;
 use self::committer::{Committer, Message, QUEUE_MAX};
+use self::lease::Lent;
 use self::leases::Leases;
 use self::notify::Outbox;
 use self::request::{Ask, PlainBoundary, Reply, Request};
@@ -207,7 +208,7 @@ impl PostgresStore {
         W: for<'c> FnOnce(
                 &'c mut PgConnection,
                 &'c Shared,
-                &'c mut Vec<RunKey>,
+                &'c mut Vec<Lent>,
             ) -> BoxedOutcome<'c, ClaimAnswer>
             + Send
             + 'static,
@@ -222,7 +223,7 @@ impl PostgresStore {
             };
             let claimed = shared.in_time::<_, Trouble>(claiming).await;
             if claimed.is_err() && !taken.is_empty() {
-                let (request, _) = Request::new(Ask::Release(taken));
+                let (request, _) = Request::new(Ask::TakeBack(taken));
                 let _ = requests.send(Message::Ask(Box::new(request))).await;
             }
             claimed.map_err(StoreError::from)

@@ -4,6 +4,7 @@ use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunK
 use piton_core::{Json, Span};
 use tokio::sync::oneshot;
 
+use super::lease::Lent;
 use super::steer::Steering;
 use crate::store::{
     Boundary, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, StepWrite,
@@ -38,6 +39,7 @@ pub(super) enum Ask {
     Steer(Steering),
     Renew(Vec<RunKey>, Span),
     Release(Vec<RunKey>),
+    TakeBack(Vec<Lent>),
     AppendLogs(InstanceKey, RunNumber, Vec<LogLine>),
 }
 
@@ -104,7 +106,7 @@ impl Request {
             Ask::SendEvent(event) => event.payload.len_bytes(),
             Ask::Commit(boundary) => boundary_bytes(boundary),
             Ask::AppendLogs(_, _, lines) => lines_bytes(lines),
-            Ask::Steer(_) | Ask::Renew(..) | Ask::Release(_) => 0,
+            Ask::Steer(_) | Ask::Renew(..) | Ask::Release(_) | Ask::TakeBack(_) => 0,
         }
     }
 }

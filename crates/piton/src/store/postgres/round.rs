@@ -36,6 +36,7 @@ impl Item {
             | Ask::Commit(_)
             | Ask::Renew(..)
             | Ask::Release(_)
+            | Ask::TakeBack(_)
             | Ask::AppendLogs(..) => None,
         }
     }
@@ -49,6 +50,7 @@ impl Item {
             Ask::Renew(keys, _) | Ask::Release(keys) => {
                 keys.iter().map(|key| key.instance).collect()
             }
+            Ask::TakeBack(all) => all.iter().map(|taken| taken.instance).collect(),
             Ask::AppendLogs(instance, _, _) => vec![*instance],
         }
     }
@@ -153,6 +155,10 @@ async fn run_all(tx: &mut Transaction<'_>, items: &[Item]) -> Result<Answers, Fa
             Ask::Renew(keys, span) => Ok(Reply::Renewed(lease::renew(tx, keys, *span))),
             Ask::Release(keys) => {
                 lease::release(tx, keys);
+                Ok(Reply::Done)
+            }
+            Ask::TakeBack(all) => {
+                lease::take_back(tx, all);
                 Ok(Reply::Done)
             }
             Ask::AppendLogs(instance, run, lines) => {
