@@ -83,7 +83,7 @@ fn serve_and_audit(directory: &Path, database: &str) {
     let audited = demo(directory, &["audit", "--database", database]).output().unwrap();
     let found = String::from_utf8_lossy(&audited.stdout);
     assert!(
-        audited.status.success() && found.ends_with("28 questions, nothing found\n"),
+        audited.status.success() && found.ends_with("29 questions, nothing found\n"),
         "{found}"
     );
 }
@@ -142,6 +142,54 @@ fn a_second_start_prints_an_id_that_nobody_has_used() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+/// Asks a running server something; what it answered.
+fn exchange(address: &str, method: &str, path: &str, body: &Value) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let body = if method == "GET" { String::new() } else { body.to_string() };
+    let request = format!(
+        "{method} /api/workflows{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+/// A server, and where it listens.
+fn start(directory: &Path, args: &[&str]) -> (Demo, String) {
+    let args = [&["--listen", "127.0.0.1:0", "--database", "sqlite:demo.db"], args].concat();
+    let mut demo = Demo(demo(directory, &args).spawn().unwrap());
+    let first = BufReader::new(demo.0.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let address = first.strip_prefix("listening on http://").unwrap().to_owned();
+    (demo, address)
+}
+
+#[test]
+fn both_dispatchers_bring_a_run_to_its_end_after_a_crash_too() {
+    for dispatcher in ["polling", "alarm"] {
+        let directory = tempfile::tempdir().unwrap();
+        let args = ["--dispatcher", dispatcher];
+        let (demo, address) = start(directory.path(), &args);
+        let nap = json!({"op": "sleep", "name": "nap", "duration": "20 ms"});
+        let wait = json!({"op": "wait", "name": "go", "type": "go"});
+        let end = json!({"op": "do", "name": "end"});
+        let program = json!({"id": "p", "params": {"ops": [nap, wait, end]}});
+        exchange(&address, "POST", "/playground/instances", &program);
+        // Dropped: killed wherever it is.
+        drop(demo);
+        let (_demo, address) = start(directory.path(), &args);
+        let event = json!({"type": "go", "payload": 1});
+        exchange(&address, "POST", "/playground/instances/p/events", &event);
+        let result = "/playground/instances/p/result?wait=60s";
+        let answer = exchange(&address, "GET", result, &Value::Null);
+        assert_eq!(answer["details"]["status"], "complete", "{dispatcher}: {answer}");
     }
 }
 
