@@ -53,3 +53,32 @@ fn a_hook_whose_process_is_killed_in_its_handler_runs_again_and_counts() {
     kill_at(directory, &["--hang", "handler"], "about to welcome ada");
     assert_eq!(finish(directory, &[]), ["welcome, ada (attempt 3)", "1 users, all welcomed"]);
 }
+
+#[test]
+fn a_hook_that_kills_its_process_is_given_up_and_takes_nobody_with_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory.path();
+    let mut users: Vec<String> = (0..40).map(|number| format!("user{number}")).collect();
+    users.insert(10, "killer".to_owned());
+    let mut crashes = 0;
+    let last = loop {
+        let mut args = vec!["--abort", "killer"];
+        // They sign up once; what is left then is found by every start.
+        args.extend(users.iter().map(String::as_str).filter(|_| crashes == 0));
+        let output = start(directory, &args).wait_with_output().expect("it is ours");
+        if output.status.success() {
+            break String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        crashes += 1;
+        assert!(crashes <= 6, "it is never given up");
+    };
+    assert_eq!(crashes, 6, "three times beside others, three times as a suspect");
+    let given_up: Vec<&str> = last.lines().filter(|line| line.starts_with("given up")).collect();
+    assert_eq!(given_up.len(), 1, "{last}");
+    assert!(given_up[0].contains("killer") && given_up[0].contains("taken 6 times in a row"));
+    assert_eq!(
+        finish(directory, &[]),
+        [given_up[0]],
+        "everybody else is welcomed, and nothing is left"
+    );
+}

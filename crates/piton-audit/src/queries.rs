@@ -235,8 +235,16 @@ const QUERIES: &[Query] = &[
     Query {
         invariant: "I16",
         rule: "a hook that waits has an attempt left",
-        sql: "SELECT id || ' has ' || attempts || ' of ' || attempts_max FROM piton_hook
-              WHERE status = 'pending' AND attempts_max IS NOT NULL AND attempts >= attempts_max",
+        sql: "SELECT id || ' has failed ' || failures || ' times of ' || attempts_max FROM piton_hook
+              WHERE status = 'pending' AND attempts_max IS NOT NULL AND failures >= attempts_max",
+    },
+    Query {
+        invariant: "I16",
+        rule: "every failure of a hook was an attempt, and only a hook in hand was taken without an outcome",
+        sql: "SELECT id || ' has ' || failures || ' failures and ' || claims || ' claims in ' || attempts || ' attempts'
+              FROM piton_hook
+              WHERE failures > attempts OR (status = 'processing' AND (claims < 1 OR claims > attempts))
+                 OR (status IN ('pending', 'completed') AND claims <> 0)",
     },
     Query {
         invariant: "I18",

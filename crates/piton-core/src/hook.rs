@@ -5,9 +5,11 @@
 //! process died falls due by itself, and one index finds everything there is to do.
 //!
 //! Every claim counts as an attempt and raises the epoch, and only the holder of the newest epoch may say what became
-//! of it. **An attempt that was cut off proves nothing**: the handler may never have begun. So a hook that was lost is
-//! taken again even where the policy allows no retry, up to [`LOST_ATTEMPTS_MAX`] times, lest a hook that kills its
-//! process does so for ever.
+//! of it. **An attempt that was cut off proves nothing**: that a handler begins is not recorded, which would cost a second
+//! commit per hook, so the handler may never have begun. Hence the policy counts failures that were recorded, and no
+//! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim and
+//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a processor has one such hook in hand at a time, and past
+//! [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
 
 use std::sync::Arc;
 
@@ -22,8 +24,15 @@ use crate::{
 /// The namespace of hooks that name none.
 pub const NAMESPACE_DEFAULT: &str = "app";
 
-/// How many attempts a hook whose process keeps dying gets at least, whatever its policy says.
-pub const LOST_ATTEMPTS_MAX: u32 = 5;
+/// Claims without an outcome that make a hook suspect of killing its process.
+///
+/// Every hook that is in hand when a process dies was claimed for nothing, and only one of them is to blame. From here on
+/// a processor has one suspect in hand at a time, so that **no suspect pays for what another one does.** Fewer, and an
+/// ordinary crash would have hundreds of hooks wait for each other.
+pub const SUSPECT_CLAIMS: u32 = 3;
+
+/// Claims without an outcome after which a hook has failed: three beside others, three as a suspect.
+pub const LOST_CLAIMS_MAX: u32 = 6;
 
 /// The longest delay before a retry.
 pub const RETRY_DELAY_MAX: Span = Span::from_days(365);
@@ -64,6 +73,8 @@ impl NewHook {
             payload: self.payload,
             status: HookStatus::Pending,
             attempts: 0,
+            failures: 0,
+            claims: 0,
             retries: self.retries,
             epoch: 0,
             lease_owner: None,
@@ -90,6 +101,10 @@ pub struct HookRecord {
     pub status: HookStatus,
     /// How often it was taken since it was triggered or retried by hand.
     pub attempts: u32,
+    /// How many of these attempts are known to have failed: what its policy counts.
+    pub failures: u32,
+    /// How often it was taken since something last became of it.
+    pub claims: u32,
     /// What happens after a failure.
     pub retries: Retries,
     /// When it may be taken next: its start, its retry, or the end of the lease. `None` once it is finished.
@@ -138,6 +153,32 @@ pub enum HookOutcome {
     },
 }
 
+/// What is taken by itself: stores find the hooks of each lane by an index of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// They may have killed their processes. At most one is taken at a time, and first.
+    Suspect,
+    /// In hand; due when their process died. They are taken before what has not been waiting for that long.
+    InHand,
+    /// Waiting for their time.
+    Pending,
+}
+
+/// Where a hook that can be taken, now or later, is found; `None` if it is finished.
+pub fn lane(hook: &HookRecord) -> Option<Lane> {
+    match hook.status {
+        HookStatus::Pending => Some(Lane::Pending),
+        HookStatus::Processing if hook.claims >= SUSPECT_CLAIMS => Some(Lane::Suspect),
+        HookStatus::Processing => Some(Lane::InHand),
+        HookStatus::Completed | HookStatus::Failed => None,
+    }
+}
+
+/// Whether a hook that was taken must be the only suspect its processor has in hand.
+pub fn is_suspect(taken: &HookRecord) -> bool {
+    taken.claims > SUSPECT_CLAIMS
+}
+
 /// Takes a hook that is due: the row afterwards. One whose process died too often is given up instead, and its
 /// status says so.
 ///
@@ -152,12 +193,11 @@ pub fn claim(
     if !due {
         return None;
     }
-    let lost = hook.status == HookStatus::Processing;
-    let left = hook.retries.attempts_max().is_none_or(|max| hook.attempts < max);
-    if lost && !left && hook.attempts >= LOST_ATTEMPTS_MAX {
-        let attempts = hook.attempts;
+    if hook.claims >= LOST_CLAIMS_MAX {
+        let claims = hook.claims;
         let message = format!(
-            "its process died, or took longer than its lease, in the last of {attempts} attempts"
+            "taken {claims} times in a row without an outcome: its handler probably kills or blocks its process; \
+             fix it, then retry the hook"
         );
         return Some(HookRecord {
             status: HookStatus::Failed,
@@ -171,6 +211,7 @@ pub fn claim(
     Some(HookRecord {
         status: HookStatus::Processing,
         attempts: hook.attempts.saturating_add(1),
+        claims: hook.claims + 1,
         due_at: Some(now.plus(lease)),
         epoch: hook.epoch + 1,
         lease_owner: Some(Arc::clone(owner)),
@@ -190,17 +231,27 @@ pub fn is_held(hook: &HookRecord, key: &HookKey) -> bool {
 ///
 /// The delay counts from now, the moment at which the failure is recorded.
 pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookRecord {
+    let failures = hook.failures.saturating_add(u32::from(*outcome != HookOutcome::Done));
     let (status, due_at, error) = match outcome {
         HookOutcome::Done => (HookStatus::Completed, None, None),
         HookOutcome::Failed { error, retryable } => {
-            let delay = hook.retries.delay_after(hook.attempts, RETRY_DELAY_MAX);
+            let delay = hook.retries.delay_after(failures, RETRY_DELAY_MAX);
             match delay.filter(|_| *retryable && !planted(Bug::HookFailureForgotten)) {
                 Some(delay) => (HookStatus::Pending, Some(now.plus(delay)), Some(error.clone())),
                 None => (HookStatus::Failed, None, Some(error.clone())),
             }
         }
     };
-    HookRecord { status, due_at, error, lease_owner: None, updated_at: now, ..hook.clone() }
+    HookRecord {
+        status,
+        due_at,
+        error,
+        failures,
+        claims: 0,
+        lease_owner: None,
+        updated_at: now,
+        ..hook.clone()
+    }
 }
 
 /// Makes a hook due now: one that failed starts anew with all its attempts, one that waits need not wait any longer.
@@ -209,9 +260,9 @@ pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookR
 ///
 /// `HOOK_NOT_RETRIABLE` if it is done, or somebody has it in hand.
 pub fn retry(hook: &HookRecord, now: Timestamp) -> Result<HookRecord, Refusal> {
-    let attempts = match hook.status {
-        HookStatus::Failed => 0,
-        HookStatus::Pending => hook.attempts,
+    let (attempts, failures) = match hook.status {
+        HookStatus::Failed => (0, 0),
+        HookStatus::Pending => (hook.attempts, hook.failures),
         HookStatus::Processing | HookStatus::Completed => {
             let (id, status) = (&hook.id, hook.status);
             let message = format!("hook {id} is {status}: only a failed or pending one is retried");
@@ -220,7 +271,15 @@ pub fn retry(hook: &HookRecord, now: Timestamp) -> Result<HookRecord, Refusal> {
     };
     let due_at = Some(hook.due_at.map_or(now, |at| at.min(now)));
     let status = HookStatus::Pending;
-    Ok(HookRecord { status, attempts, due_at, updated_at: now, ..hook.clone() })
+    Ok(HookRecord {
+        status,
+        attempts,
+        failures,
+        claims: 0,
+        due_at,
+        updated_at: now,
+        ..hook.clone()
+    })
 }
 
 /// What the engine itself can tell of by hooks.
@@ -347,6 +406,7 @@ impl EngineNews {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RetryLimit;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
     const LEASE: Span = Span::from_millis(30_000);
@@ -409,19 +469,57 @@ mod tests {
         assert_eq!((done.status, done.due_at, done.error), (HookStatus::Completed, None, None));
     }
 
+    /// Its process dies.
+    fn take_again(held: &HookRecord) -> HookRecord {
+        take(held, held.due_at.expect("a lease"))
+    }
+
     #[test]
     fn a_lost_hook_is_taken_again_when_its_lease_ran_out_but_not_for_ever() {
-        let mut held = take(&hook(Retries::none(), None), NOW);
-        assert_eq!(claim(&held, &"other".into(), LEASE, later(29_999)), None);
-        for attempt in 2..=LOST_ATTEMPTS_MAX {
-            let old = held.key();
-            held = take(&held, held.due_at.expect("a lease"));
-            assert_eq!(held.attempts, attempt);
-            assert!(!is_held(&held, &old) && is_held(&held, &held.key()));
+        for retries in [Retries::none(), Retries::constant(RetryLimit::Infinite, "1 s")] {
+            let mut held = take(&hook(retries, None), NOW);
+            assert_eq!(claim(&held, &"other".into(), LEASE, later(29_999)), None);
+            for claims in 2..=LOST_CLAIMS_MAX {
+                let old = held.key();
+                held = take_again(&held);
+                assert_eq!((held.attempts, held.claims, held.failures), (claims, claims, 0));
+                assert!(!is_held(&held, &old) && is_held(&held, &held.key()));
+            }
+            let given_up = take_again(&held);
+            assert_eq!((given_up.status, given_up.due_at), (HookStatus::Failed, None));
+            assert_eq!(given_up.error.as_ref().expect("says why").name, HOOK_LOST);
+            let again = retry(&given_up, NOW).expect("retriable");
+            assert_eq!((again.attempts, again.claims), (0, 0), "it starts anew");
         }
-        let given_up = take(&held, held.due_at.expect("a lease"));
-        assert_eq!(given_up.status, HookStatus::Failed);
-        assert_eq!(given_up.error.expect("says why").name, HOOK_LOST);
+    }
+
+    #[test]
+    fn what_was_lost_does_not_count_against_the_policy() {
+        let mut held = take(&hook(Retries::linear(1, "2s"), None), NOW);
+        for _ in 1..LOST_CLAIMS_MAX {
+            held = take_again(&held);
+        }
+        let waits = settle(&held, &failed(true), NOW);
+        assert_eq!((waits.status, waits.due_at), (HookStatus::Pending, Some(later(2_000))));
+        assert_eq!((waits.attempts, waits.failures), (LOST_CLAIMS_MAX, 1));
+        assert_eq!(waits.claims, 0, "something became of it");
+        let again = take(&waits, later(2_000));
+        assert_eq!(settle(&again, &failed(true), NOW).status, HookStatus::Failed);
+    }
+
+    #[test]
+    fn a_hook_that_was_lost_too_often_in_a_row_is_a_suspect() {
+        let waiting = hook(Retries::none(), None);
+        assert_eq!(lane(&waiting), Some(Lane::Pending));
+        let mut held = take(&waiting, NOW);
+        for _ in 1..SUSPECT_CLAIMS {
+            assert_eq!(lane(&held), Some(Lane::InHand));
+            held = take_again(&held);
+            assert!(!is_suspect(&held), "taken beside others");
+        }
+        assert_eq!(lane(&held), Some(Lane::Suspect), "when its lease runs out again");
+        assert!(is_suspect(&take_again(&held)));
+        assert_eq!(lane(&settle(&held, &HookOutcome::Done, NOW)), None);
     }
 
     #[test]

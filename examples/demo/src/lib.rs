@@ -1,5 +1,6 @@
 //! The workflows of the demo server.
 
+mod alarm;
 mod tools;
 mod workflows;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use piton::EngineBuilder;
 use piton::hooks::Hooks;
 
+pub use alarm::{AlarmHost, HostAlarm, Later, advance_by_hooks};
 pub use tools::{Tools, Witness};
 pub use workflows::{NightlyReport, Onboarding, Order, Playground};
 

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
-use clap::Parser;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use clap::{Parser, ValueEnum};
 use piton::{DurationError, Engine, IntoSpan, Span};
 use piton_http::{Api, BearerTokens, Permission, ServerLimits};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 
-use piton_demo::{Tools, Witness, register};
+use piton_demo::{AlarmHost, Later, Tools, Witness, advance_by_hooks, register};
 
 /// A server with a few workflows, to try Piton with nothing but curl.
 ///
@@ -51,6 +54,9 @@ struct Args {
     /// Only answer requests, and leave the work to other processes or to ticks
     #[arg(long, env = "PITON_NO_RUNNER")]
     no_runner: bool,
+    /// Who notices that something is due: a runner and dispatchers that poll, or one alarm and nothing else
+    #[arg(long, env = "PITON_DISPATCHER", value_name = "KIND", default_value = "polling")]
+    dispatcher: Dispatcher,
     /// How many runs to advance at the same time
     #[arg(long, env = "PITON_CONCURRENCY", value_name = "RUNS")]
     concurrency: Option<usize>,
@@ -66,6 +72,15 @@ struct Args {
     /// What to log to stderr: off, error, warn, info, debug or trace
     #[arg(long, env = "PITON_LOG", value_name = "LEVEL", default_value = "info")]
     log: LevelFilter,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dispatcher {
+    /// Look every so often, and at once when this process changes something
+    Polling,
+    /// Run nothing until an alarm goes off, as on hosts that own one (a durable object, a systemd timer, a cloud
+    /// scheduler): it is set for the next hook, and a hook tells of each run that can go on
+    Alarm,
 }
 
 #[derive(clap::Subcommand)]
@@ -95,13 +110,29 @@ async fn main() -> Result<()> {
         "{} can be reached by others: set a token with --token, or say --insecure-no-auth",
         args.listen
     );
+    let alarm = args.dispatcher == Dispatcher::Alarm;
+    ensure!(
+        !(alarm && args.no_runner),
+        "--no-runner leaves the work to others, and --dispatcher alarm does it: choose one"
+    );
     let engine = start_engine(&args).await?;
+    let host = if alarm { AlarmHost::new(&engine) } else { None };
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| cannot_listen(args.listen))?;
     let order = unused_order(&engine).await?;
     let signals = StopSignals::listen()?;
     greet(&args, listener.local_addr()?, &order);
-    serve(&args, engine, listener, signals).await
+    let app = app(&args, &engine, host.clone())?;
+    let waiting = async {
+        match &host {
+            Some(host) => host.run().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        served = serve(app, engine, listener, signals) => served,
+        () = waiting => Ok(()),
+    }
 }
 
 fn audit(database: &str) -> Result<()> {
@@ -137,6 +168,10 @@ async fn start_engine(args: &Args) -> Result<Engine> {
     let witness = args.witness.as_deref().map(Witness::open).transpose()?;
     let tools = Arc::new(Tools::new(witness)?);
     let mut builder = register(Engine::builder(&args.database), &tools);
+    let later = Later::default();
+    if args.dispatcher == Dispatcher::Alarm {
+        builder = builder.no_runner().hooks(advance_by_hooks(&later));
+    }
     if let Some(runs) = args.concurrency {
         builder = builder.concurrency(runs);
     }
@@ -153,31 +188,47 @@ async fn start_engine(args: &Args) -> Result<Engine> {
     // Not the whole URL: it may hold a password.
     let kind =
         args.database.split_once(':').map(|(scheme, _)| format!("{scheme} ")).unwrap_or_default();
-    engine
+    let engine = engine
         .map_err(anyhow::Error::from)
-        .with_context(|| format!("cannot start on this {kind}database"))
+        .with_context(|| format!("cannot start on this {kind}database"))?;
+    let _ = later.set(engine.clone());
+    Ok(engine)
 }
 
-fn app(args: &Args, engine: &Engine) -> Result<Router> {
+fn app(args: &Args, engine: &Engine, host: Option<AlarmHost>) -> Result<Router> {
     let api = Api::new(engine.clone()).allow_hosts(&args.allow_host);
     let api = match &args.token {
         Some(token) => api.authorize(BearerTokens::new().token(token, Permission::ALL)?),
         None => api.open_to_everyone(),
     };
     let api = if args.enable_tick { api.enable_tick() } else { api };
+    let mut api = api.router();
+    if let Some(host) = host {
+        api = api.layer(axum::middleware::from_fn_with_state(host, arm_after));
+    }
     Ok(Router::new()
-        .nest("/api/workflows", api.router())
+        .nest("/api/workflows", api)
         .merge(piton_http::health(engine.clone()))
         .fallback(piton_http::not_found))
 }
 
+/// A request that changes something may have triggered a hook.
+async fn arm_after(State(host): State<AlarmHost>, request: Request, next: Next) -> Response {
+    let changes = !request.method().is_safe();
+    let response = next.run(request).await;
+    if changes {
+        host.arm().await;
+    }
+    response
+}
+
 async fn serve(
-    args: &Args,
+    app: Router,
     engine: Engine,
     listener: TcpListener,
     mut signals: StopSignals,
 ) -> Result<()> {
-    let (app, runtime) = (app(args, &engine)?, engine.runtime());
+    let runtime = engine.runtime();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async {
         let _ = stopped.await;

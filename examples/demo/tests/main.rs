@@ -55,7 +55,7 @@ fn serve_and_audit(directory: &Path, database: &str) {
     let audited = demo(directory, &["audit", "--database", database]).output().unwrap();
     let found = String::from_utf8_lossy(&audited.stdout);
     assert!(
-        audited.status.success() && found.ends_with("28 questions, nothing found\n"),
+        audited.status.success() && found.ends_with("29 questions, nothing found\n"),
         "{found}"
     );
 }
@@ -121,6 +121,28 @@ fn a_second_server_on_one_file_refuses_to_start_and_says_why() {
     first.signal("-KILL");
     drop(first);
     assert_eq!(Demo::start(directory.path(), &args).ask("/healthz", None).0, 200);
+}
+
+#[test]
+fn both_dispatchers_bring_a_run_to_its_end_after_a_crash_too() {
+    for dispatcher in ["polling", "alarm"] {
+        let directory = tempfile::tempdir().unwrap();
+        let args = ["--database", "sqlite:demo.db", "--dispatcher", dispatcher];
+        let demo = Demo::start(directory.path(), &args);
+        let nap = json!({"op": "sleep", "name": "nap", "duration": "20 ms"});
+        let wait = json!({"op": "wait", "name": "go", "type": "go"});
+        let end = json!({"op": "do", "name": "end"});
+        let program = json!({"id": "p", "params": {"ops": [nap, wait, end]}});
+        let instances = "/api/workflows/playground/instances";
+        assert_eq!(demo.ask(instances, Some(&program)).0, 200);
+        // Dropped: killed wherever it is.
+        drop(demo);
+        let demo = Demo::start(directory.path(), &args);
+        let event = json!({"type": "go", "payload": 1});
+        assert_eq!(demo.ask(&format!("{instances}/p/events"), Some(&event)).0, 200);
+        let (_, answer) = demo.ask(&format!("{instances}/p/result?wait=60s"), None);
+        assert_eq!(answer["details"]["status"], "complete", "{dispatcher}: {answer}");
+    }
 }
 
 /// Creates a playground instance in memory and, if it was taken, waits for its end.

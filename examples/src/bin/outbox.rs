@@ -7,11 +7,12 @@
 //! cargo run --bin outbox -- --hang commit     # kill it: the user is there, the mail is not sent yet
 //! cargo run --bin outbox -- --hang handler    # kill it: the mail may have been sent, nobody knows
 //! cargo run --bin outbox                      # sends what is left
+//! cargo run --bin outbox -- --abort bob ada bob cy    # bob's mail kills the process: start it again, until it is given up
 //! ```
 
 use clap::{Parser, ValueEnum};
 use piton::Span;
-use piton::hooks::Hooks;
+use piton::hooks::{HookContext, HookStatus, Hooks};
 use piton::prelude::*;
 use piton::rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ struct Args {
     /// Hang instead of going on, to be killed.
     #[arg(long)]
     hang: Option<Moment>,
+    /// Abort the process in the handler of this user.
+    #[arg(long, value_name = "USER")]
+    abort: Option<String>,
     /// Who signs up.
     users: Vec<String>,
 }
@@ -52,18 +56,26 @@ fn sign_up(database: &mut Connection, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Sends the mail.
+async fn welcome(user: User, cx: HookContext, hang: Option<Moment>) -> Result<()> {
+    if hang == Some(Moment::Handler) {
+        println!("about to welcome {}", user.name);
+        std::future::pending::<()>().await;
+    }
+    // The mail service gets the key too: it sends one mail per key, however often it is asked.
+    println!("welcome, {} (attempt {})", user.name, cx.attempt());
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let hang = args.hang;
-    let hooks = Hooks::new().on("user.created", move |user: User, cx| async move {
-        if hang == Some(Moment::Handler) {
-            println!("about to welcome {}", user.name);
-            std::future::pending::<()>().await;
+    let (hang, abort) = (args.hang, args.abort);
+    let hooks = Hooks::new().on("user.created", move |user: User, cx| {
+        if abort.as_deref() == Some(&user.name) {
+            std::process::abort();
         }
-        // The mail service gets the key too: it sends one mail per key, however often it is asked.
-        println!("welcome, {} (attempt {})", user.name, cx.attempt());
-        Ok(())
+        welcome(user, cx, hang)
     });
     let builder = Engine::builder(format!("sqlite:{DATABASE}"));
     let builder = if hang == Some(Moment::Commit) { builder.no_runner() } else { builder };
@@ -85,7 +97,14 @@ async fn main() -> anyhow::Result<()> {
         engine.runtime().sleep(Span::from_millis(5)).await;
     }
     let users: i64 = database.query_row("SELECT count(*) FROM user", [], |row| row.get(0))?;
-    println!("{users} users, all welcomed");
+    let failed = engine.hooks().list().status(HookStatus::Failed).await?.items;
+    for hook in &failed {
+        let why = hook.error.as_ref().map_or("", |error| &error.message);
+        println!("given up: {} {why}", hook.payload.as_str());
+    }
+    if failed.is_empty() {
+        println!("{users} users, all welcomed");
+    }
     engine.shutdown("1 second").await?;
     Ok(())
 }

@@ -6,7 +6,10 @@ use piton::store::{
     Action, Boundary, EngineHooks, Existing, Hint, HookQuery, HookStore, HookWork, HooksWorked,
     Mutation,
 };
-use piton_core::hook::{EngineHook, HookOutcome, HookRecord, LOST_ATTEMPTS_MAX, NewHook};
+use piton_core::hook::{
+    EngineHook, HOOK_LOST, HookOutcome, HookRecord, LOST_CLAIMS_MAX, NewHook, SUSPECT_CLAIMS,
+    is_suspect,
+};
 use piton_core::record::RecordedError;
 use piton_core::{Code, HookName, HookNamespace, HookStatus, Retries, RetryLimit, Span, Timestamp};
 
@@ -61,7 +64,7 @@ impl Stage {
     }
 
     async fn take(&self, owner: &str, wanted: usize) -> Vec<HookRecord> {
-        self.work(HookWork { wanted, ..self.hook_work(owner) }).await.taken
+        self.work(HookWork { wanted, suspect: true, ..self.hook_work(owner) }).await.taken
     }
 
     async fn settle(&self, owner: &str, hook: &HookRecord, outcome: HookOutcome) -> HooksWorked {
@@ -223,9 +226,13 @@ pub async fn failures_are_retried_with_their_delays_and_then_kept(stage: Stage) 
 }
 
 pub async fn a_hook_that_keeps_killing_its_process_is_given_up(stage: Stage) {
-    stage.trigger([NewHook { retries: Retries::none(), ..hook(1) }]).await;
-    for attempt in 1..=LOST_ATTEMPTS_MAX {
-        assert_eq!(stage.take("me", 1).await.remove(0).attempts, attempt);
+    let forever = Retries::constant(RetryLimit::Infinite, "1 s");
+    stage.trigger([NewHook { retries: forever, ..hook(1) }]).await;
+    for claims in 1..=LOST_CLAIMS_MAX {
+        let taken = stage.take("me", 1).await.remove(0);
+        assert_eq!((taken.attempts, taken.claims, taken.failures), (claims, claims, 0));
+        assert_eq!(stage.hook(1).await, taken);
+        assert_eq!(stage.next_hook(&["app"]).await, taken.due_at, "a suspect counts");
         stage.advance_ms(LEASE.as_millis());
     }
     stage.trigger([hook(2)]).await;
@@ -234,6 +241,51 @@ pub async fn a_hook_that_keeps_killing_its_process_is_given_up(stage: Stage) {
     assert_eq!(taken[0].id, hook(2).id);
     let given_up = stage.hook(1).await;
     assert_eq!((given_up.status, given_up.due_at), (HookStatus::Failed, None));
+    assert_eq!(given_up.error.expect("says why").name, HOOK_LOST);
+    let again = stage.hooks().retry_hook(hook(1).id).await.expect("retried");
+    assert_eq!((again.attempts, again.claims), (0, 0), "it starts anew");
+}
+
+pub async fn of_hooks_that_may_have_killed_their_process_one_is_taken_at_a_time(stage: Stage) {
+    stage.trigger((1..=4).map(hook)).await;
+    for _ in 0..SUSPECT_CLAIMS {
+        assert_eq!(stage.take("me", 10).await.len(), 4, "an ordinary crash delays nobody");
+        stage.advance_ms(LEASE.as_millis());
+    }
+    stage.trigger((5..=6).map(hook)).await;
+    let without = HookWork { wanted: 10, ..stage.hook_work("me") };
+    let ids = |hooks: &[HookRecord]| hooks.iter().map(|hook| hook.id.clone()).collect::<Vec<_>>();
+    let beside = stage.work(without.clone()).await.taken;
+    assert_eq!(ids(&beside), [hook(5).id, hook(6).id], "nobody waits for suspects");
+    for number in 1..=4 {
+        let taken = stage.take("me", 10).await;
+        assert_eq!(ids(&taken), [hook(number).id], "one at a time");
+        assert!(is_suspect(&taken[0]));
+        assert!(stage.work(without.clone()).await.taken.is_empty());
+        let outcome = if number == 4 { failed("no luck") } else { HookOutcome::Done };
+        stage.settle("me", &taken[0], outcome).await;
+    }
+    stage.advance_ms(10_000);
+    let cleared = stage.work(without).await.taken;
+    assert_eq!(ids(&cleared), [hook(4).id], "its failure was an outcome");
+    assert_eq!(cleared[0].claims, 1);
+}
+
+pub async fn what_was_lost_costs_no_attempt_of_the_policy(stage: Stage) {
+    stage.trigger([NewHook { retries: Retries::linear(1, "10 s"), ..hook(1) }]).await;
+    for _ in 1..LOST_CLAIMS_MAX {
+        stage.take("me", 1).await;
+        stage.advance_ms(LEASE.as_millis());
+    }
+    let taken = stage.take("me", 1).await.remove(0);
+    stage.settle("me", &taken, failed("once")).await;
+    let waits = stage.hook(1).await;
+    assert_eq!((waits.status, waits.due_at), (HookStatus::Pending, Some(stage.in_ms(10_000))));
+    assert_eq!((waits.attempts, waits.failures, waits.claims), (LOST_CLAIMS_MAX, 1, 0));
+    stage.advance_ms(10_000);
+    let taken = stage.take("me", 1).await.remove(0);
+    stage.settle("me", &taken, failed("twice")).await;
+    assert_eq!(stage.hook(1).await.status, HookStatus::Failed);
 }
 
 pub async fn a_retry_by_hand_makes_a_failed_hook_due_again(stage: Stage) {

@@ -278,6 +278,8 @@ macro_rules! store_conformance {
                 a_renewed_lease_lasts_and_a_lost_one_cannot_be_renewed,
                 failures_are_retried_with_their_delays_and_then_kept,
                 a_hook_that_keeps_killing_its_process_is_given_up,
+                of_hooks_that_may_have_killed_their_process_one_is_taken_at_a_time,
+                what_was_lost_costs_no_attempt_of_the_policy,
                 a_retry_by_hand_makes_a_failed_hook_due_again,
                 work_is_settled_renewed_and_taken_in_one_go,
                 old_completed_hooks_are_removed_and_no_others,

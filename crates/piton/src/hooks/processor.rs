@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use piton_core::hook::HookRecord;
 use piton_core::{HookName, HookNamespace, Span, Timestamp};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::client::hook_store;
 use super::registry::Config;
@@ -56,6 +56,8 @@ pub(super) struct Inner {
     pub(super) news: Notify,
     /// Takes nothing more.
     pub(super) stopping: AtomicBool,
+    /// Who has it may have a suspect in hand.
+    pub(super) suspect: Arc<Semaphore>,
     /// When old hooks were last removed, by the monotonic clock.
     pruned_us: Mutex<Option<u64>>,
 }
@@ -64,8 +66,9 @@ impl HookProcessor {
     pub(super) fn new(shared: Arc<Shared>, registered: Registered) -> Self {
         let Registered { namespace, handlers, config } = registered;
         let (news, stopping) = (Notify::new(), AtomicBool::new(false));
-        let pruned_us = Mutex::default();
-        let inner = Inner { shared, namespace, handlers, config, news, stopping, pruned_us };
+        let (suspect, pruned_us) = (Arc::new(Semaphore::new(1)), Mutex::default());
+        let inner =
+            Inner { shared, namespace, handlers, config, news, stopping, suspect, pruned_us };
         Self { inner: Arc::new(inner) }
     }
 

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use piton_core::Span;
-use piton_core::hook::{HookKey, HookOutcome, HookRecord};
-use tokio::sync::mpsc;
+use piton_core::hook::{HookKey, HookOutcome, HookRecord, is_suspect};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::HookContext;
 use super::client::hook_store;
@@ -42,6 +42,8 @@ const DOUBLINGS_MAX: u32 = 5;
 /// A hook in hand.
 struct Flight {
     key: HookKey,
+    /// No other suspect is taken as long as this one is in hand.
+    _suspect: Option<OwnedSemaphorePermit>,
     /// Aborts the handler when it is dropped.
     _task: TaskOwner,
 }
@@ -111,10 +113,15 @@ impl Round {
             return Ok(());
         }
         let renews = !renewed.is_empty();
+        let mut suspect = match wanted {
+            0 => None,
+            _ => Arc::clone(&self.inner.suspect).try_acquire_owned().ok(),
+        };
         let mut work = self.inner.work();
         work.settled = self.settled.clone();
         work.renewed = renewed;
         work.wanted = wanted;
+        work.suspect = suspect.is_some();
         let worked = hook_store(&self.inner.shared)?.work_hooks(work).await?;
         self.answered_us = self.inner.shared.runtime.monotonic_us();
         if renews || self.flights.is_empty() {
@@ -128,7 +135,8 @@ impl Round {
         }
         self.more = wanted > 0 && worked.taken.len() == wanted;
         for hook in worked.taken {
-            self.start(hook);
+            let suspect = is_suspect(&hook).then(|| suspect.take()).flatten();
+            self.start(hook, suspect);
         }
         Ok(())
     }
@@ -158,14 +166,14 @@ impl Round {
         Span::from_millis(self.inner.config.lease.as_millis() / 3)
     }
 
-    fn start(&mut self, hook: HookRecord) {
+    fn start(&mut self, hook: HookRecord, suspect: Option<OwnedSemaphorePermit>) {
         let inner = Arc::clone(&self.inner);
         let key = hook.key();
         let reporter = Reporter::new(hook.clone(), self.report.clone());
         let task = async move { reporter.ended(attempt(&inner, &hook).await) };
         let id = Arc::clone(&key.id);
         let task = self.inner.shared.runtime.spawn(Box::pin(task));
-        self.flights.insert(id, Flight { key, _task: task });
+        self.flights.insert(id, Flight { key, _suspect: suspect, _task: task });
     }
 
     /// Lets go of this hook, if it is in hand as this epoch.

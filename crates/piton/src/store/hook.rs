@@ -74,8 +74,10 @@ pub struct HookWork {
     pub renewed: Vec<HookKey>,
     /// Whose hooks are taken and removed.
     pub namespace: HookNamespace,
-    /// How many to take, oldest first.
+    /// How many to take: those of dead processes first, then oldest first.
     pub wanted: usize,
+    /// Whether one of them may be a suspect, as `piton_core::hook::is_suspect` says; it then comes first.
+    pub suspect: bool,
     /// Completed hooks that were finished this long ago are removed, up to [`PRUNED_MAX`].
     pub prune: Option<Span>,
 }
@@ -97,6 +99,7 @@ impl HookWork {
             renewed: Vec::new(),
             namespace,
             wanted: 0,
+            suspect: false,
             prune: None,
         }
     }

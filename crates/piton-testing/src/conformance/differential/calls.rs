@@ -10,6 +10,7 @@ use piton::store::{
 };
 use piton_core::boundary::After;
 use piton_core::claim::ClaimRules;
+use piton_core::hook::HookRecord;
 use piton_core::record::{RunKey, RunNumber};
 use piton_core::{InstanceId, Span, WorkflowName};
 
@@ -46,13 +47,23 @@ pub(super) struct Pair {
     runs: Vec<KnownRun>,
     /// Numbers outcomes over all runs.
     seq: u32,
+    pub(super) hooks_triggered: u64,
+    /// Hooks that were taken; by now they may be lost.
+    pub(super) hooks_in_hand: Vec<HookRecord>,
     trace: Vec<String>,
 }
 
 impl Pair {
     pub(super) fn new(left: Stage, right: Stage) -> Self {
-        let (runs, trace) = (Vec::new(), Vec::new());
-        Self { left, right, runs, seq: 1_000, trace }
+        Self {
+            left,
+            right,
+            runs: Vec::new(),
+            seq: 1_000,
+            hooks_triggered: 0,
+            hooks_in_hand: Vec::new(),
+            trace: Vec::new(),
+        }
     }
 
     /// Asks both; returns the left answer if the right one is the same.
@@ -81,7 +92,7 @@ impl Pair {
         self.both(what, ask).await.map(|_| ())
     }
 
-    fn advance(&self, span: Span) {
+    pub(super) fn advance(&self, span: Span) {
         self.left.clock.advance(span);
         self.right.clock.advance(span);
     }
@@ -97,7 +108,7 @@ impl Pair {
         let mut die = Die::new(die);
         self.advance(die.ms(400));
         self.advance(Span::from_millis(1));
-        match die.below(100) {
+        match die.below(125) {
             0..15 => self.create(die).await,
             15..30 => self.send_event(die).await,
             30..42 => self.steer(die).await,
@@ -107,10 +118,11 @@ impl Pair {
             61..93 => self.commit(die).await,
             93..95 => self.renew().await,
             95..98 => self.release(die).await,
-            _ => {
+            98..100 => {
                 self.set_back(die);
                 Ok(())
             }
+            _ => self.call_hooks(die).await,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod calls;
 mod dice;
+mod hooks;
 mod normal;
 mod reads;
 
@@ -19,7 +20,7 @@ use crate::runtime::SplitMix64;
 use calls::Pair;
 
 /// Calls in one sequence: enough to bring a handful of instances through several runs.
-const CALLS: usize = 60;
+const CALLS: usize = 75;
 
 /// Where two stores first disagreed.
 pub struct Difference {

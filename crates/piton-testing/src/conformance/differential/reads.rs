@@ -35,6 +35,7 @@ impl Pair {
         for workflow in workflows() {
             self.read_workflow(&workflow, walk).await?;
         }
+        self.read_hooks(walk.limit).await?;
         self.read_backlog().await
     }
 

@@ -44,15 +44,15 @@ pub(super) fn check(
                 format!("{}: claimed {claims} times without progress", old.record.id)
             })?;
         }
-        suspects += u32::from(taken && task.claims_without_progress >= SUSPECT_CLAIMS);
+        // What may have killed its runner is handled with care: it has a place of its own, and may have to wait for it.
+        if task.claims_without_progress >= SUSPECT_CLAIMS {
+            suspects += u32::from(taken);
+            continue;
+        }
         new_claimed |= taken && is_new(&task);
         if taken && !is_new(&task) {
             let run_at = task.run_at;
             oldest_resumed = Some(oldest_resumed.map_or(run_at, |oldest| oldest.min(run_at)));
-        }
-        // What may have killed its runner is handled with care, and may have to wait.
-        if task.claims_without_progress >= SUSPECT_CLAIMS {
-            continue;
         }
         left += usize::from(task_now == Some(task));
         // Leases that ran out are taken in the order in which they did.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use piton::store::{DumpedInstance, MemoryStore};
-use piton_core::hook::{EngineHook, HOOK_LOST, HookRecord};
+use piton_core::hook::{EngineHook, HOOK_LOST, HookRecord, LOST_CLAIMS_MAX};
 use piton_core::record::InstanceKey;
 use piton_core::{HookStatus, InstanceStatus, StepStatus, Timestamp};
 
@@ -71,9 +71,10 @@ fn check_change(
             format!("{id} is completed, but its handler never returned")
         }),
         HookStatus::Failed => {
-            let used_up = new.retries.attempts_max().is_some_and(|max| new.attempts >= max);
-            ensure(used_up, "I16", || {
-                format!("{id} has failed after {} attempts, with some left", new.attempts)
+            let used_up = new.retries.attempts_max().is_some_and(|max| new.failures >= max);
+            let given_up = lost && old.claims >= LOST_CLAIMS_MAX;
+            ensure(used_up || given_up, "I16", || {
+                format!("{id} has failed after {} failures, with attempts left", new.failures)
             })
         }
         HookStatus::Pending | HookStatus::Processing => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use piton_core::hook::{self, EngineNews, HookRecord, NewHook};
+use piton_core::hook::{self, EngineNews, HookRecord, Lane, NewHook};
 use piton_core::planted::{Bug, planted};
 use piton_core::record::InstanceKey;
 use piton_core::{Code, HookNamespace, HookStatus, Refusal, Timestamp};
@@ -16,36 +16,44 @@ use crate::store::{Hint, HookQuery, HookWork, HooksWorked, PRUNED_MAX, TAKEN_MAX
 #[derive(Default)]
 pub(super) struct Hooks {
     rows: BTreeMap<Arc<str>, HookRecord>,
-    due: BTreeSet<(HookNamespace, Timestamp, Arc<str>)>,
+    due: BTreeSet<(HookNamespace, Lane, Timestamp, Arc<str>)>,
+}
+
+/// In the order in which they are taken from.
+const LANES: [Lane; 3] = [Lane::Suspect, Lane::InHand, Lane::Pending];
+
+/// Where a hook is in the index.
+fn place(hook: &HookRecord) -> Option<(HookNamespace, Lane, Timestamp, Arc<str>)> {
+    Some((hook.namespace.clone(), hook::lane(hook)?, hook.due_at?, Arc::clone(&hook.id)))
 }
 
 impl Hooks {
     /// Puts or replaces a row: the only way, so that the index agrees.
     fn put(&mut self, hook: HookRecord) {
         self.remove(&Arc::clone(&hook.id));
-        if let Some(at) = hook.due_at {
-            self.due.insert((hook.namespace.clone(), at, Arc::clone(&hook.id)));
-        }
+        self.due.extend(place(&hook));
         self.rows.insert(Arc::clone(&hook.id), hook);
     }
 
     fn remove(&mut self, id: &Arc<str>) {
-        if let Some(old) = self.rows.remove(id)
-            && let Some(at) = old.due_at
-        {
-            self.due.remove(&(old.namespace, at, old.id));
+        if let Some(place) = self.rows.remove(id).as_ref().and_then(place) {
+            self.due.remove(&place);
         }
     }
 
-    /// When the earliest of a namespace can be taken.
-    fn first_due(&self, namespace: &HookNamespace) -> Option<(Timestamp, Arc<str>)> {
-        let from = (namespace.clone(), Timestamp::from_millis(i64::MIN), Arc::from(""));
-        let (found, at, id) = self.due.range(from..).next()?;
-        (found == namespace).then(|| (*at, Arc::clone(id)))
+    /// The earliest of a namespace and a lane that can be taken, and when.
+    fn first_due(&self, namespace: &HookNamespace, lane: Lane) -> Option<(Timestamp, Arc<str>)> {
+        let from = (namespace.clone(), lane, Timestamp::from_millis(i64::MIN), Arc::from(""));
+        let (found, at_lane, at, id) = self.due.range(from..).next()?;
+        (found == namespace && *at_lane == lane).then(|| (*at, Arc::clone(id)))
     }
 
     pub(super) fn next_due_at(&self, namespaces: &[HookNamespace]) -> Option<Timestamp> {
-        namespaces.iter().filter_map(|namespace| self.first_due(namespace)).map(|(at, _)| at).min()
+        let places = namespaces.iter().flat_map(|namespace| LANES.map(|lane| (namespace, lane)));
+        places
+            .filter_map(|(namespace, lane)| self.first_due(namespace, lane))
+            .map(|(at, _)| at)
+            .min()
     }
 
     pub(super) fn get(&self, id: &str) -> Option<HookRecord> {
@@ -116,13 +124,33 @@ impl Transaction<'_> {
                 None => lost.push(key.clone()),
             }
         }
+        for lane in LANES {
+            let wanted = match lane {
+                Lane::Suspect => work.wanted.min(usize::from(work.suspect)),
+                Lane::InHand | Lane::Pending => work.wanted,
+            };
+            self.take_from(lane, work, wanted, &mut taken);
+        }
+        let pruned = self.prune(work);
+        HooksWorked { now, taken, lost, pruned }
+    }
+
+    /// Takes due hooks of this lane until there are as many as wanted.
+    fn take_from(
+        &mut self,
+        lane: Lane,
+        work: &HookWork,
+        wanted: usize,
+        taken: &mut Vec<HookRecord>,
+    ) {
         for _ in 0..TAKEN_MAX {
-            if taken.len() == work.wanted {
-                break;
+            if taken.len() >= wanted {
+                return;
             }
-            let Some((_, id)) = self.state.hooks.first_due(&work.namespace) else { break };
+            let Some((_, id)) = self.state.hooks.first_due(&work.namespace, lane) else { return };
             let stored = self.state.hooks.get(&id).expect("the index holds living rows");
-            let Some(after) = hook::claim(&stored, &work.owner, work.lease, now) else { break };
+            let claimed = hook::claim(&stored, &work.owner, work.lease, self.now);
+            let Some(after) = claimed else { return };
             if after.status == HookStatus::Processing {
                 taken.push(after.clone());
             }
@@ -132,8 +160,6 @@ impl Transaction<'_> {
                 self.state.hooks.put(after);
             }
         }
-        let pruned = self.prune(work);
-        HooksWorked { now, taken, lost, pruned }
     }
 
     fn settle(&mut self, after: HookRecord, forget_completed: bool) {

@@ -30,7 +30,7 @@ macro_rules! select_hook {
         concat!(
             "SELECT 0::bigint, id, namespace, name, status, attempts, attempts_max, retry_delay_ms,
                 retry_delay_max_ms, retry_backoff, due_at, epoch, lease_owner, created_at, updated_at,
-                last_attempt_at, payload, error
+                last_attempt_at, payload, error, failures, claims
             FROM piton_hook ",
             $from
         )
@@ -51,27 +51,63 @@ const HOOK_INSERT: &str = concat!(
 const HOOK_GET: &str = select_hook!("WHERE id = $1");
 const HOOK_LOCK: &str = select_hook!("WHERE id = $1 FOR UPDATE");
 
-const HOOK_DUE: &str = select_hook!(
-    "WHERE namespace = $1 AND due_at <= $2 ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED"
+// The number of `SUSPECT_CLAIMS` is part of two indexes.
+const _: () = assert!(hook::SUSPECT_CLAIMS == 3);
+
+/// One look at all lanes: `$3` hooks at most, `$4` of them suspects. No lane locks more than it is asked for.
+const HOOK_DUE: &str = concat!(
+    "WITH suspect AS MATERIALIZED (",
+    select_hook!(
+        "WHERE namespace = $1 AND due_at <= $2 AND status = 'processing' AND claims >= 3
+        ORDER BY due_at, id LIMIT $4 FOR UPDATE SKIP LOCKED"
+    ),
+    "), in_hand AS MATERIALIZED (",
+    select_hook!(
+        "WHERE namespace = $1 AND due_at <= $2 AND status = 'processing' AND claims < 3
+        ORDER BY due_at, id LIMIT $3 - (SELECT count(*) FROM suspect) FOR UPDATE SKIP LOCKED"
+    ),
+    "), pending AS MATERIALIZED (",
+    select_hook!(
+        "WHERE namespace = $1 AND due_at <= $2 AND status = 'pending'
+        ORDER BY due_at, id LIMIT $3 - (SELECT count(*) FROM suspect) - (SELECT count(*) FROM in_hand)
+        FOR UPDATE SKIP LOCKED"
+    ),
+    ") SELECT * FROM suspect UNION ALL SELECT * FROM in_hand UNION ALL SELECT * FROM pending"
 );
 
+macro_rules! next_due {
+    ($lane:literal) => {
+        concat!(
+            "(SELECT due_at FROM piton_hook AS h WHERE h.namespace = n.namespace AND h.due_at IS NOT NULL AND ",
+            $lane,
+            " ORDER BY due_at LIMIT 1)"
+        )
+    };
+}
+
 const HOOK_NEXT_DUE: &str = concat!(
-    "SELECT coalesce($1, ", clock_ms!(), "), (
-        SELECT min(d.at) FROM unnest($2) AS n(namespace) CROSS JOIN LATERAL (
-            SELECT due_at AS at FROM piton_hook AS h
-            WHERE h.namespace = n.namespace AND h.due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS d)"
+    "SELECT coalesce($1, ",
+    clock_ms!(),
+    "), (
+        SELECT min(least(",
+    next_due!("h.status = 'pending'"),
+    ", ",
+    next_due!("h.status = 'processing' AND h.claims < 3"),
+    ", ",
+    next_due!("h.status = 'processing' AND h.claims >= 3"),
+    ")) FROM unnest($2) AS n(namespace))"
 );
 
 const HOOK_TAKE: &str = "\
     UPDATE piton_hook AS h SET status = 'processing', attempts = a.attempts, due_at = a.due_at, epoch = a.epoch,
-        lease_owner = $5, updated_at = $6, last_attempt_at = $6
-    FROM unnest($1, $2, $3, $4) AS a(id, attempts, due_at, epoch) WHERE h.id = a.id";
+        claims = a.claims, lease_owner = $6, updated_at = $7, last_attempt_at = $7
+    FROM unnest($1, $2, $3, $4, $5) AS a(id, attempts, due_at, epoch, claims) WHERE h.id = a.id";
 
 /// The guard of `piton_core::hook::is_held` is part of the statement, here and below.
 const HOOK_SETTLE: &str = "\
-    UPDATE piton_hook AS h SET status = a.status, due_at = a.due_at, updated_at = $6, error = a.error,
-        lease_owner = NULL
-    FROM unnest($1, $2, $3, $4, $5) AS a(id, epoch, status, due_at, error)
+    UPDATE piton_hook AS h SET status = a.status, due_at = a.due_at, updated_at = $7, error = a.error,
+        failures = a.failures, claims = 0, lease_owner = NULL
+    FROM unnest($1, $2, $3, $4, $5, $6) AS a(id, epoch, status, due_at, error, failures)
     WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING 0::bigint, h.id";
 
 const HOOK_FORGET: &str = "\
@@ -83,7 +119,8 @@ const HOOK_RENEW: &str = "\
     WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING 0::bigint, h.id";
 
 const HOOK_PUT: &str = "\
-    UPDATE piton_hook SET status = $2, attempts = $3, due_at = $4, updated_at = $5, error = $6, lease_owner = NULL
+    UPDATE piton_hook SET status = $2, attempts = $3, due_at = $4, updated_at = $5, error = $6, failures = $7,
+        claims = $8, lease_owner = NULL
     WHERE id = $1";
 
 /// A row that cannot be read leaves the index, so that processors do not stumble over it for ever.
@@ -241,6 +278,7 @@ async fn settle(
             put.iter().map(|hook| hook.status.as_str()).collect::<Vec<&str>>(),
             put.iter().map(due_at).collect::<Vec<Option<i64>>>(),
             put.iter().map(|hook| error_text(hook.error.as_ref())).collect::<Vec<Option<String>>>(),
+            put.iter().map(|hook| i64::from(hook.failures)).collect::<Vec<i64>>(),
             now.as_millis(),
         ];
         held.extend(db.all(HOOK_SETTLE, params, id_of).await?);
@@ -277,7 +315,9 @@ async fn take(db: &mut Db<'_>, work: &HookWork, now: Timestamp) -> Outcome<Vec<H
     let mut looked_at = 0;
     while taken.len() < work.wanted && looked_at < TAKEN_MAX {
         let limit = (work.wanted - taken.len()).min(TAKEN_MAX - looked_at);
-        let params = params![work.namespace.as_str(), now.as_millis(), bigint(limit as u64)];
+        let suspects = i64::from(work.suspect && !taken.iter().any(hook::is_suspect));
+        let (namespace, limit) = (work.namespace.as_str(), bigint(limit as u64));
+        let params = params![namespace, now.as_millis(), limit, suspects.min(limit)];
         let found = db.all(HOOK_DUE, params, readable).await?;
         if found.is_empty() {
             break;
@@ -315,6 +355,7 @@ async fn mark_taken(
         chosen.iter().map(|hook| i64::from(hook.attempts)).collect::<Vec<i64>>(),
         chosen.iter().map(due_at).collect::<Vec<Option<i64>>>(),
         chosen.iter().map(|hook| bigint(hook.epoch)).collect::<Vec<i64>>(),
+        chosen.iter().map(|hook| i64::from(hook.claims)).collect::<Vec<i64>>(),
         &*work.owner,
         now.as_millis(),
     ];
@@ -330,6 +371,8 @@ async fn put(db: &mut Db<'_>, hook: &HookRecord) -> Outcome<()> {
         hook.due_at.map(Timestamp::as_millis),
         hook.updated_at.as_millis(),
         error_text(hook.error.as_ref()),
+        i64::from(hook.failures),
+        i64::from(hook.claims),
     ];
     db.execute(HOOK_PUT, params).await?;
     Ok(())
@@ -444,5 +487,7 @@ fn decode_cells(row: &PgRow) -> Outcome<HookRecord> {
         last_attempt_at: cells.opt_time(15)?,
         payload: cells.json(16)?,
         error: cells.opt_error(17)?,
+        failures: cells.long_u32(18)?,
+        claims: cells.long_u32(19)?,
     })
 }

@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_first.sql"),
     include_str!("migrations/0002_hooks.sql"),
     include_str!("migrations/0003_secret.sql"),
+    include_str!("migrations/0004_hook_lanes.sql"),
 ];
 
 /// The version of the newest schema.

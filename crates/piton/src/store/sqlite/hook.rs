@@ -23,7 +23,8 @@ macro_rules! select_hook {
     ($index:literal) => {
         concat!(
             "SELECT id, namespace, name, status, attempts, attempts_max, retry_delay_ms, retry_delay_max_ms,
-                retry_backoff, due_at, epoch, lease_owner, created_at, updated_at, last_attempt_at, payload, error
+                retry_backoff, due_at, epoch, lease_owner, created_at, updated_at, last_attempt_at, payload, error,
+                failures, claims
             FROM piton_hook ",
             $index
         )
@@ -37,23 +38,48 @@ pub(super) const HOOK_INSERT: &str = "\
 
 pub(super) const HOOK_GET: &str = concat!(select_hook!(""), " WHERE id = ?1");
 
-pub(super) const HOOK_DUE: &str = concat!(
-    select_hook!("INDEXED BY piton_hook_due"),
-    " WHERE namespace = ?1 AND due_at <= ?2 ORDER BY due_at, id LIMIT ?3"
-);
+// The number of `SUSPECT_CLAIMS` is part of two indexes.
+const _: () = assert!(hook::SUSPECT_CLAIMS == 3);
+
+macro_rules! due {
+    ($index:literal, $lane:literal) => {
+        concat!(
+            select_hook!($index),
+            " WHERE namespace = ?1 AND due_at <= ?2 AND ",
+            $lane,
+            " ORDER BY due_at, id LIMIT ?3"
+        )
+    };
+}
+
+pub(super) const HOOK_DUE: &str = due!("INDEXED BY piton_hook_due", "status = 'pending'");
+
+pub(super) const HOOK_DUE_IN_HAND: &str =
+    due!("INDEXED BY piton_hook_in_hand", "status = 'processing' AND claims < 3");
+
+pub(super) const HOOK_DUE_SUSPECT: &str =
+    due!("INDEXED BY piton_hook_suspect", "status = 'processing' AND claims >= 3");
 
 pub(super) const HOOK_NEXT_DUE: &str = "\
-    SELECT due_at FROM piton_hook INDEXED BY piton_hook_due
-    WHERE namespace = ?1 AND due_at IS NOT NULL ORDER BY due_at LIMIT 1";
+    SELECT min(at) FROM (
+        SELECT (SELECT due_at FROM piton_hook INDEXED BY piton_hook_due
+            WHERE namespace = ?1 AND due_at IS NOT NULL AND status = 'pending' ORDER BY due_at LIMIT 1) AS at
+        UNION ALL SELECT (SELECT due_at FROM piton_hook INDEXED BY piton_hook_in_hand
+            WHERE namespace = ?1 AND due_at IS NOT NULL AND status = 'processing' AND claims < 3
+            ORDER BY due_at LIMIT 1)
+        UNION ALL SELECT (SELECT due_at FROM piton_hook INDEXED BY piton_hook_suspect
+            WHERE namespace = ?1 AND due_at IS NOT NULL AND status = 'processing' AND claims >= 3
+            ORDER BY due_at LIMIT 1))";
 
 pub(super) const HOOK_TAKE: &str = "\
     UPDATE piton_hook SET status = 'processing', attempts = ?2, due_at = ?3, epoch = ?4, lease_owner = ?5,
-        updated_at = ?6, last_attempt_at = ?6
+        updated_at = ?6, last_attempt_at = ?6, claims = ?7
     WHERE id = ?1";
 
 /// The guard of `piton_core::hook::is_held` is part of the statement, here and below.
 pub(super) const HOOK_SETTLE: &str = "\
-    UPDATE piton_hook SET status = ?3, due_at = ?4, updated_at = ?5, error = ?6, lease_owner = NULL
+    UPDATE piton_hook SET status = ?3, due_at = ?4, updated_at = ?5, error = ?6, failures = ?7, claims = 0,
+        lease_owner = NULL
     WHERE id = ?1 AND epoch = ?2 AND status = 'processing'";
 
 pub(super) const HOOK_FORGET: &str =
@@ -63,7 +89,8 @@ pub(super) const HOOK_RENEW: &str =
     "UPDATE piton_hook SET due_at = ?3 WHERE id = ?1 AND epoch = ?2 AND status = 'processing'";
 
 pub(super) const HOOK_PUT: &str = "\
-    UPDATE piton_hook SET status = ?2, attempts = ?3, due_at = ?4, updated_at = ?5, error = ?6, lease_owner = NULL
+    UPDATE piton_hook SET status = ?2, attempts = ?3, due_at = ?4, updated_at = ?5, error = ?6, failures = ?7,
+        claims = ?8, lease_owner = NULL
     WHERE id = ?1";
 
 /// A row that cannot be read leaves the index, so that processors do not stumble over it for ever.
@@ -75,14 +102,14 @@ pub(super) const HOOK_PRUNE: &str = "\
         SELECT id FROM piton_hook INDEXED BY piton_hook_completed
         WHERE namespace = ?1 AND status = 'completed' AND updated_at <= ?2 ORDER BY updated_at LIMIT ?3)";
 
-pub(super) const HOOK_NEXT_NAMESPACE: &str = "\
-    SELECT namespace FROM piton_hook INDEXED BY piton_hook_due
-    WHERE namespace > ?1 AND due_at IS NOT NULL ORDER BY namespace LIMIT 1";
-
-/// However far ahead: the clock may have been set back since.
+/// However far ahead: the clock may have been set back since. Only hooks in hand are looked at.
 pub(super) const HOOK_RELEASE: &str = "\
-    UPDATE piton_hook INDEXED BY piton_hook_due SET due_at = ?2
-    WHERE namespace = ?1 AND due_at > ?2 AND status = 'processing'";
+    UPDATE piton_hook INDEXED BY piton_hook_in_hand SET due_at = ?1
+    WHERE status = 'processing' AND claims < 3 AND due_at > ?1";
+
+pub(super) const HOOK_RELEASE_SUSPECT: &str = "\
+    UPDATE piton_hook INDEXED BY piton_hook_suspect SET due_at = ?1
+    WHERE status = 'processing' AND claims >= 3 AND due_at > ?1";
 
 macro_rules! page {
     ($index:literal, $status:literal) => {
@@ -197,7 +224,8 @@ fn settle(
     let error = error_text(after.error.as_ref());
     let due_at = after.due_at.map(Timestamp::as_millis);
     let (status, now) = (after.status.as_str(), after.updated_at.as_millis());
-    let held = batch.db.execute(HOOK_SETTLE, params![id, epoch, status, due_at, now, error])? > 0;
+    let params = params![id, epoch, status, due_at, now, error, after.failures];
+    let held = batch.db.execute(HOOK_SETTLE, params)? > 0;
     if let Some(at) = after.due_at.filter(|_| held) {
         batch.hint_hook(&after.namespace, at);
     }
@@ -206,11 +234,27 @@ fn settle(
 
 fn take(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<Vec<HookRecord>> {
     let mut taken = Vec::new();
+    if work.suspect {
+        take_from(batch, HOOK_DUE_SUSPECT, work, work.wanted.min(1), &mut taken)?;
+    }
+    take_from(batch, HOOK_DUE_IN_HAND, work, work.wanted, &mut taken)?;
+    take_from(batch, HOOK_DUE, work, work.wanted, &mut taken)?;
+    Ok(taken)
+}
+
+/// Takes due hooks of one lane until there are as many as wanted.
+fn take_from(
+    batch: &mut Batch<'_, '_>,
+    lane: &'static str,
+    work: &HookWork,
+    wanted: usize,
+    taken: &mut Vec<HookRecord>,
+) -> Outcome<()> {
     let mut looked_at = 0;
-    while taken.len() < work.wanted && looked_at < TAKEN_MAX {
-        let limit = (work.wanted - taken.len()).min(TAKEN_MAX - looked_at);
+    while taken.len() < wanted && looked_at < TAKEN_MAX {
+        let limit = (wanted - taken.len()).min(TAKEN_MAX - looked_at);
         let due = params![work.namespace.as_str(), batch.now.as_millis(), number(limit as u64)];
-        let found = batch.db.all(HOOK_DUE, due, |row| readable(row, decode(row)))?;
+        let found = batch.db.all(lane, due, |row| readable(row, decode(row)))?;
         if found.is_empty() {
             break;
         }
@@ -219,7 +263,7 @@ fn take(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<Vec<HookRecord>> 
             taken.extend(take_one(batch, stored, work)?);
         }
     }
-    Ok(taken)
+    Ok(())
 }
 
 /// A row, or the id of one that cannot be read.
@@ -255,7 +299,7 @@ fn take_one(
     }
     let (due_at, now) = (after.due_at.map(Timestamp::as_millis), batch.now.as_millis());
     let (attempts, epoch) = (after.attempts, number(after.epoch));
-    let params = params![after.id, attempts, due_at, epoch, after.lease_owner, now];
+    let params = params![after.id, attempts, due_at, epoch, after.lease_owner, now, after.claims];
     batch.db.execute(HOOK_TAKE, params)?;
     Ok(Some(after))
 }
@@ -264,7 +308,9 @@ fn put(db: &mut Statements<'_>, hook: &HookRecord) -> Outcome<()> {
     let due_at = hook.due_at.map(Timestamp::as_millis);
     let error = error_text(hook.error.as_ref());
     let (status, now) = (hook.status.as_str(), hook.updated_at.as_millis());
-    db.execute(HOOK_PUT, params![hook.id, status, hook.attempts, due_at, now, error])?;
+    let (attempts, failures, claims) = (hook.attempts, hook.failures, hook.claims);
+    let params = params![hook.id, status, attempts, due_at, now, error, failures, claims];
+    db.execute(HOOK_PUT, params)?;
     Ok(())
 }
 
@@ -288,16 +334,10 @@ pub(super) fn retry(batch: &mut Batch<'_, '_>, id: &str) -> Outcome<HookRecord> 
 /// Lets go of every hook in hand: the lock file proves that whoever held them is gone. Their attempts count.
 pub(super) fn release_all(batch: &mut Batch<'_, '_>) -> Outcome<()> {
     let now = batch.now.as_millis();
-    let mut namespace = String::new();
-    while let Some(next) = next_namespace(batch.db, &namespace)? {
-        batch.db.execute(HOOK_RELEASE, params![next, now])?;
-        namespace = next;
+    for lane in [HOOK_RELEASE, HOOK_RELEASE_SUSPECT] {
+        batch.db.execute(lane, [now])?;
     }
     Ok(())
-}
-
-fn next_namespace(db: &mut Statements<'_>, behind: &str) -> Outcome<Option<String>> {
-    db.one(HOOK_NEXT_NAMESPACE, [behind], |row| Ok(row.get(0)?))
 }
 
 pub(super) fn next_due_at(
@@ -307,7 +347,7 @@ pub(super) fn next_due_at(
     let mut next: Option<Timestamp> = None;
     for namespace in namespaces {
         let at = db.one(HOOK_NEXT_DUE, [namespace.as_str()], |row| Ok(row.get(0)?))?;
-        let at = at.map(Timestamp::from_millis);
+        let at = at.flatten().map(Timestamp::from_millis);
         next = [next, at].into_iter().flatten().min();
     }
     Ok(next)
@@ -364,6 +404,8 @@ fn decode_cells(row: &Row<'_>) -> Outcome<HookRecord> {
         last_attempt_at: cells.opt_time(14)?,
         payload: cells.json(15)?,
         error: cells.opt_error(16)?,
+        failures: cells.number(17)?,
+        claims: cells.number(18)?,
     })
 }
 

@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_hooks.sql"),
     include_str!("migrations/0003_secret.sql"),
     include_str!("migrations/0004_one_index_less.sql"),
+    include_str!("migrations/0005_hook_lanes.sql"),
 ];
 
 /// What the tests compare the migrations with, and what people read.

@@ -144,11 +144,18 @@ CREATE TABLE piton_hook (
     updated_at         INTEGER NOT NULL,
     last_attempt_at    INTEGER,
     payload            TEXT    NOT NULL,
-    error              TEXT
+    error              TEXT,
+    -- How many attempts are known to have failed: what the policy counts.
+    failures           INTEGER NOT NULL DEFAULT 0,
+    -- How often it was taken since something last became of it.
+    claims             INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
--- What processors look at: finished hooks, in any number, cost them nothing.
-CREATE INDEX piton_hook_due ON piton_hook (namespace, due_at) WHERE due_at IS NOT NULL;
+-- What processors look at, one index per lane: finished hooks, in any number, cost them nothing, and a hook is in one
+-- index at a time.
+CREATE INDEX piton_hook_due ON piton_hook (namespace, due_at) WHERE status = 'pending';
+CREATE INDEX piton_hook_in_hand ON piton_hook (namespace, due_at) WHERE status = 'processing' AND claims < 3;
+CREATE INDEX piton_hook_suspect ON piton_hook (namespace, due_at) WHERE status = 'processing' AND claims >= 3;
 -- What is removed after a while.
 CREATE INDEX piton_hook_completed ON piton_hook (namespace, updated_at) WHERE status = 'completed';
 -- What operators look for.
