@@ -193,7 +193,7 @@ pub fn claim(
     if !due {
         return None;
     }
-    if hook.claims >= LOST_CLAIMS_MAX {
+    if hook.claims >= LOST_CLAIMS_MAX && !planted(Bug::HookNeverGivenUp) {
         let claims = hook.claims;
         let message = format!(
             "taken {claims} times in a row without an outcome: its handler probably kills or blocks its process; \

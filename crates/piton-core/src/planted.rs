@@ -114,6 +114,10 @@ bugs! {
     HookFailureForgotten = "hook failure forgotten",
     /// A hook is forgotten as soon as it is taken.
     HookDeletedOnClaim = "hook deleted on claim",
+    /// Several hooks that may be what kills their processes are given to one of them.
+    HookSuspectsTogether = "suspect hooks taken together",
+    /// A hook that kills its processes goes on doing so.
+    HookNeverGivenUp = "hook never given up",
     /// A page begins one row too late.
     PageSkipsRow = "page skips a row",
 }

@@ -179,8 +179,8 @@ impl Simulation {
     fn die(self: &Arc<Self>, process: ProcessId) {
         let sim = Arc::clone(self);
         let task = async move {
-            sim.checker.tell(|| format!("p{} is killed by a step", process.0));
-            sim.checker.sometimes(Rare::KilledByStep);
+            sim.checker.tell(|| format!("p{} is killed by what it executes", process.0));
+            sim.checker.sometimes(Rare::KilledFromWithin);
             sim.end(process);
             let pause = sim.world.below(15_000).cast_signed();
             sim.world.view(CHAOS, Span::ZERO).sleep(Span::from_millis(pause)).await;

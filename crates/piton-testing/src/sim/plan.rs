@@ -47,8 +47,8 @@ parts! {
     Parking = "no-parking",
     /// The clients' process runs workflows, too.
     ClientRunner = "no-client-runner",
-    /// Some steps kill their process.
-    DeadlySteps = "no-deadly-steps",
+    /// Some steps and handlers of hooks kill their process.
+    Deadly = "no-deadly",
 }
 
 /// What a simulation does without.
@@ -133,8 +133,8 @@ pub(super) struct Plan {
     pub(super) skewed: bool,
     pub(super) actions: u64,
     pub(super) ops_max: usize,
-    /// Some steps kill their process, whenever they are executed.
-    pub(super) deadly_steps: bool,
+    /// Some steps and handlers of hooks kill their process, whenever they are executed.
+    pub(super) deadly: bool,
     skip: BTreeSet<u64>,
     seed: u64,
 }
@@ -146,7 +146,7 @@ impl Plan {
         let runners = 1 + random.below(3) as u32;
         let client_runner = random.below(3) == 0;
         let parked_runs = [0, 1, 1_024][random.below(3) as usize];
-        let deadly_steps = random.below(5) == 0;
+        let deadly = random.below(5) == 0;
         Self {
             weather: Weather::random(random, |part| cuts.has(part)),
             runners: runners.min(cuts.runners_max.unwrap_or(u32::MAX)),
@@ -156,7 +156,7 @@ impl Plan {
             skewed: cuts.has(Part::Skew),
             actions: 4 + random.below(20),
             ops_max: cuts.ops_max.unwrap_or(usize::MAX),
-            deadly_steps: deadly_steps && cuts.has(Part::DeadlySteps),
+            deadly: deadly && cuts.has(Part::Deadly),
             skip: cuts.skip.clone(),
             seed: random.next_u64(),
         }

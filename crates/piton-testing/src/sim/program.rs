@@ -83,7 +83,7 @@ impl Program {
             ops.push(random_op(random, &mut budget, &mut names, 2));
         }
         ops.truncate(plan.ops_max);
-        if plan.deadly_steps {
+        if plan.deadly {
             ops.iter_mut().for_each(|op| make_deadly(op, random));
         }
         Self(ops)

@@ -77,8 +77,8 @@ rare! {
     NewWorkFirst = "new work that waited long claimed before resuming work",
     /// A process was killed while it held runs.
     ProcessKilled = "process killed",
-    /// A process executed a step that killed it.
-    KilledByStep = "process killed by a step",
+    /// A process executed a step, or the handler of a hook, that killed it.
+    KilledFromWithin = "process killed by what it executes",
     /// A process was asked to stop, and did.
     StoppedPolitely = "process stopped politely",
     /// A run that may have killed its runners was claimed, the only one of its kind.
@@ -93,6 +93,10 @@ rare! {
     HookTakenOver = "hook taken over",
     /// A hook failed and was put back for later.
     HookRetried = "hook put back for a retry",
+    /// A hook that may have killed its processes was taken, the only one of its kind.
+    HookSuspectTaken = "suspect hook taken alone",
+    /// A hook whose processes died again and again was given up.
+    HookGivenUp = "hook given up",
     /// Hooks were taken or settled, but their process never heard of it.
     HookWorkWithoutAnswer = "hooks worked on, answer lost",
 }

@@ -53,6 +53,10 @@ impl Witness {
         std::future::pending().await
     }
 
+    fn is_deadly(&self) -> bool {
+        self.sim.upgrade().is_some_and(|sim| sim.plan.deadly)
+    }
+
     /// How often the hooks of steps are retried.
     pub(super) fn hook_retries(&self) -> Retries {
         Retries::constant(2, "2 seconds")
@@ -64,7 +68,7 @@ impl Witness {
         self.runtime.now().plus(Span::from_millis(wait_ms))
     }
 
-    /// What handles hooks: the first attempts of some fail, others take longer than their lease.
+    /// What handles hooks: the first attempts of some fail, others take longer than their lease or kill the process.
     pub(super) fn hooks(self: &Arc<Self>) -> Hooks {
         let witness = Arc::clone(self);
         let told = |_: InstanceNews, _| std::future::ready(Ok(()));
@@ -88,6 +92,9 @@ impl Witness {
         let number = cx.id().bytes().map(usize::from).sum::<usize>();
         let takes_ms = [0, 0, 10, 15_000][number % 4];
         self.sleep(Span::from_millis(takes_ms)).await;
+        if number.is_multiple_of(5) && self.is_deadly() {
+            self.die().await;
+        }
         if cx.attempt() as usize <= number % 3 {
             return Err(Error::new("not yet"));
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use piton::store::{DumpedInstance, MemoryStore};
-use piton_core::hook::{EngineHook, HOOK_LOST, HookRecord, LOST_CLAIMS_MAX};
+use piton_core::hook::{EngineHook, HOOK_LOST, HookRecord, LOST_CLAIMS_MAX, is_suspect};
 use piton_core::record::InstanceKey;
 use piton_core::{HookStatus, InstanceStatus, StepStatus, Timestamp};
 
@@ -37,7 +37,15 @@ pub(super) fn check(
             check_change(old, new, call, done, now)?;
         }
     }
-    Ok(())
+    let suspects = after
+        .iter()
+        .filter(|(id, new)| before.get(*id).is_some_and(|old| taken_as_suspect(old, new)));
+    let suspects = suspects.count();
+    ensure(suspects <= 1, "I16", || format!("{suspects} suspects were taken at once"))
+}
+
+fn taken_as_suspect(old: &HookRecord, new: &HookRecord) -> bool {
+    new.epoch > old.epoch && is_suspect(new)
 }
 
 fn check_change(
@@ -54,6 +62,10 @@ fn check_change(
     ensure(old.status != HookStatus::Completed, "I16", || format!("{id} changed after its end"))?;
     if new.epoch > old.epoch {
         let due = old.due_at.is_some_and(|at| at <= now);
+        let claims = new.claims;
+        ensure(claims <= LOST_CLAIMS_MAX, "I16", || {
+            format!("{id} was taken {claims} times in vain")
+        })?;
         return ensure(due, "I16", || format!("{id} was taken before {:?}", old.due_at));
     }
     if old.status != HookStatus::Processing || new.status == HookStatus::Processing {
@@ -194,6 +206,13 @@ impl State {
             let Some(old) = before.get(id) else { continue };
             if old.status == HookStatus::Processing && new.epoch > old.epoch {
                 seen.push(Rare::HookTakenOver);
+            }
+            if taken_as_suspect(old, new) {
+                seen.push(Rare::HookSuspectTaken);
+            }
+            let lost = new.error.as_ref().is_some_and(|error| error.name == HOOK_LOST);
+            if old.status == HookStatus::Processing && new.status == HookStatus::Failed && lost {
+                seen.push(Rare::HookGivenUp);
             }
             if old.status == HookStatus::Processing && new.status == HookStatus::Pending {
                 seen.push(Rare::HookRetried);

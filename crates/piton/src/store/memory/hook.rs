@@ -126,6 +126,7 @@ impl Transaction<'_> {
         }
         for lane in LANES {
             let wanted = match lane {
+                Lane::Suspect if planted(Bug::HookSuspectsTogether) => work.wanted,
                 Lane::Suspect => work.wanted.min(usize::from(work.suspect)),
                 Lane::InHand | Lane::Pending => work.wanted,
             };
