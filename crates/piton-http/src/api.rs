@@ -67,6 +67,15 @@ pub struct Api {
 
 impl Api {
     /// The API of this engine, for nobody yet.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let router: axum::Router = Api::new(engine).open_to_everyone().router();
+    /// # Ok(()) }
+    /// ```
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -81,32 +90,96 @@ impl Api {
     }
 
     /// Asks this policy about every request, also about those for routes that do not exist.
+    ///
+    /// ```
+    /// use piton_http::{Api, Decision, Permission, policy};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).authorize(policy(|request| async move {
+    ///     Ok(match request.permission {
+    ///         Some(Permission::Read) => Decision::Allow,
+    ///         _ => Decision::Deny("look, but do not touch".to_owned()),
+    ///     })
+    /// }));
+    /// # Ok(()) }
+    /// ```
     pub fn authorize(mut self, policy: impl Policy) -> Self {
         self.policies.set_every(Arc::new(policy));
         self
     }
 
     /// Asks this policy about the creation of instances.
+    ///
+    /// ```
+    /// use piton_http::{Api, BearerTokens, Permission};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let tokens = BearerTokens::new().token("a secret", [Permission::Create])?;
+    /// let api = Api::new(engine).authorize_create(tokens);
+    /// # Ok(()) }
+    /// ```
     pub fn authorize_create(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Create, policy)
     }
 
     /// Asks this policy about reading: workflows, instances, results, histories and logs.
+    ///
+    /// ```
+    /// use piton_http::{Api, BearerTokens, Permission};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let tokens = BearerTokens::new().token("a secret", [Permission::Read])?;
+    /// let api = Api::new(engine).authorize_read(tokens);
+    /// # Ok(()) }
+    /// ```
     pub fn authorize_read(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Read, policy)
     }
 
     /// Asks this policy about pausing, resuming, terminating and restarting, and about hooks.
+    ///
+    /// ```
+    /// use piton_http::{Api, BearerTokens, Permission};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let tokens = BearerTokens::new().token("a secret", [Permission::Manage])?;
+    /// let api = Api::new(engine).authorize_manage(tokens);
+    /// # Ok(()) }
+    /// ```
     pub fn authorize_manage(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Manage, policy)
     }
 
     /// Asks this policy about sending events.
+    ///
+    /// ```
+    /// use piton_http::{Api, BearerTokens, Permission};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let tokens = BearerTokens::new().token("a secret", [Permission::Events])?;
+    /// let api = Api::new(engine).authorize_events(tokens);
+    /// # Ok(()) }
+    /// ```
     pub fn authorize_events(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Events, policy)
     }
 
     /// Asks this policy about ticks.
+    ///
+    /// ```
+    /// use piton_http::{Api, BearerTokens, Permission};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let tokens = BearerTokens::new().token("a secret", [Permission::Tick])?;
+    /// let api = Api::new(engine).authorize_tick(tokens);
+    /// # Ok(()) }
+    /// ```
     pub fn authorize_tick(self, policy: impl Policy) -> Self {
         self.authorize_one(Permission::Tick, policy)
     }
@@ -117,12 +190,30 @@ impl Api {
     }
 
     /// Lets everyone do everything who can reach the server. For a server that only its own machine can reach.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).open_to_everyone();
+    /// # Ok(()) }
+    /// ```
     pub fn open_to_everyone(mut self) -> Self {
         self.policies = Policies::open();
         self
     }
 
     /// Answers requests under these host names, too, on any port. Addresses and `localhost` are always answered.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).allow_hosts(["workflows.example.com"]);
+    /// # Ok(()) }
+    /// ```
     pub fn allow_hosts(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         for name in names {
             self.hosts.allow(name.as_ref());
@@ -131,18 +222,45 @@ impl Api {
     }
 
     /// Answers requests under any host name: for a server behind a proxy that checks it.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).allow_any_host();
+    /// # Ok(()) }
+    /// ```
     pub fn allow_any_host(mut self) -> Self {
         self.hosts = Hosts::Any;
         self
     }
 
     /// Switches the tick route on. Off by default. It serves one tick at a time.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).enable_tick();
+    /// # Ok(()) }
+    /// ```
     pub fn enable_tick(mut self) -> Self {
         self.tick_enabled = true;
         self
     }
 
     /// How long a request may take. Default 30 seconds.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).request_time_max("10 seconds")?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -154,6 +272,15 @@ impl Api {
 
     /// The longest `wait` that a caller may ask for. Default 60 seconds.
     ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).wait_max("5 minutes")?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If it is not a duration.
@@ -163,18 +290,46 @@ impl Api {
     }
 
     /// How many requests are worked on at the same time; further ones are sent away with 503. Default 1024.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).in_flight_max(256);
+    /// # Ok(()) }
+    /// ```
     pub fn in_flight_max(mut self, requests: usize) -> Self {
         self.in_flight_max = requests;
         self
     }
 
     /// How many requests may wait for results at the same time. Default 1024.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let api = Api::new(engine).waiting_max(10_000);
+    /// # Ok(()) }
+    /// ```
     pub fn waiting_max(mut self, requests: usize) -> Self {
         self.waiting_max = requests;
         self
     }
 
     /// The router, to be nested where the host likes: `…/api/workflows`.
+    ///
+    /// ```
+    /// use piton_http::Api;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+    /// # let engine = piton::Engine::builder("memory:").start().await?;
+    /// let router = Api::new(engine).open_to_everyone().router();
+    /// let app: axum::Router = axum::Router::new().nest("/api/workflows", router);
+    /// # Ok(()) }
+    /// ```
     pub fn router(self) -> Router {
         let runtime = self.engine.runtime();
         let core = Arc::new(Core {

@@ -27,6 +27,13 @@ const ANSWER_KEPT_US: u64 = 1_000_000;
 ///
 /// `/readyz` is 503 when the store does not answer, or when this process has a runner and the oldest due task has been
 /// due for more than a minute. It looks at most once a second, however often it is asked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
+/// # let engine = piton::Engine::builder("memory:").start().await?;
+/// let app: axum::Router = axum::Router::new().merge(piton_http::health(engine));
+/// # Ok(()) }
+/// ```
 pub fn health(engine: Engine) -> Router {
     Router::new()
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))

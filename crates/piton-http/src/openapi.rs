@@ -81,6 +81,11 @@ impl Modify for TimedOut {
 }
 
 /// The OpenAPI 3.1 document of an API that is mounted at `mount`, such as `/api/workflows`.
+///
+/// ```
+/// let document = piton_http::openapi("/api/workflows");
+/// assert!(document.paths.paths.contains_key("/api/workflows/{workflow}/instances"));
+/// ```
 pub fn openapi(mount: &str) -> utoipa::openapi::OpenApi {
     let routes = Document::openapi();
     let mut document = routes.clone();

@@ -558,6 +558,10 @@ fn nothing_here() -> ApiError {
 }
 
 /// A fallback for the host's own router that answers in the same form as the API does: `ROUTE_NOT_FOUND`.
+///
+/// ```
+/// let app: axum::Router = axum::Router::new().fallback(piton_http::not_found);
+/// ```
 pub async fn not_found() -> Response {
     nothing_here().into_response()
 }

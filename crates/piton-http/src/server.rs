@@ -24,6 +24,11 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: applicat
 const ACCEPT_PAUSE: Span = Span::literal("50 ms");
 
 /// Bounds of a server.
+///
+/// ```
+/// let mut limits = piton_http::ServerLimits::default();
+/// limits.connections_max = 10_000;
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerLimits {
@@ -50,6 +55,21 @@ impl Default for ServerLimits {
 }
 
 /// Serves `app` until `shutdown` ends, then lets requests in flight finish.
+///
+/// ```
+/// use piton_http::{Api, ServerLimits, serve};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> anyhow::Result<()> {
+/// # let engine = piton::Engine::builder("memory:").start().await?;
+/// # let ctrl_c = async {};
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// let app = axum::Router::new().nest("/api/workflows", Api::new(engine.clone()).open_to_everyone().router());
+/// serve(listener, app, ServerLimits::default(), engine.runtime(), ctrl_c).await?;
+/// engine.shutdown("10 seconds").await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///
