@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PEERS", value_enum, value_delimiter = ',', conflicts_with = "store")]
     against: Vec<Peer>,
 
-    /// Measure this workload only, as steps by workflows in flight; may be repeated
+    /// Measure this workload only: steps by workflows in flight, or burst, warm-burst, event, sleep or idle; may be repeated
     #[arg(long = "workload", value_name = "10x64", requires = "against")]
     workloads: Vec<Workload>,
 
