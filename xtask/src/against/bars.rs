@@ -56,11 +56,9 @@ pub(super) fn of(report: &Report) -> Vec<Bar> {
 
 impl Report {
     fn chains(&self, steps: u32) -> impl Iterator<Item = (u32, &[Entry])> {
-        self.tables.iter().filter_map(move |table| match table.workload {
-            Workload::Chain { steps: of, in_flight } if of == steps => {
-                Some((in_flight, table.entries.as_slice()))
-            }
-            _ => None,
+        self.tables.iter().filter_map(move |table| {
+            let Workload::Chain { steps: of, in_flight } = table.workload else { return None };
+            (of == steps).then_some((in_flight, table.entries.as_slice()))
         })
     }
 

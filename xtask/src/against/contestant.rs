@@ -2,24 +2,19 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use private_postgres::Place;
 
+use super::driver::Driver;
 use super::engine::{Engine, Needs};
-use super::group::{Group, Interrupt};
+use super::group::Interrupt;
 use super::report::Sample;
 use super::restate::{self, Restate};
 use super::round::{self, Surroundings};
+use super::scratch;
 use super::workload::{Plan, Workload};
-use super::{scratch, target_directory};
-use crate::cargo;
 use crate::postgres::Database;
-
-/// A driver is built from nothing in minutes on two cores.
-const BUILD_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// Everybody who takes part, and the server that some of them share. It ends with this.
 #[derive(Debug)]
@@ -33,18 +28,18 @@ impl Field {
     pub(super) fn prepare(engines: Vec<Engine>, interrupt: &Interrupt) -> Result<Field> {
         let mut field = Field { contestants: Vec::new(), postgres: None };
         for engine in engines {
-            let program = field.make_ready(engine, interrupt);
+            let driver = field.make_ready(engine, interrupt);
             interrupt.check()?;
-            let program = program.map_err(|error| format!("{error:#}"));
-            if let Err(reason) = &program {
+            let driver = driver.map_err(|error| format!("{error:#}"));
+            if let Err(reason) = &driver {
                 println!("{} is left out: {reason}", engine.name());
             }
-            field.contestants.push(Contestant { engine, version: engine.version()?, program });
+            field.contestants.push(Contestant { engine, version: engine.version()?, driver });
         }
         Ok(field)
     }
 
-    fn make_ready(&mut self, engine: Engine, interrupt: &Interrupt) -> Result<PathBuf> {
+    fn make_ready(&mut self, engine: Engine, interrupt: &Interrupt) -> Result<Driver> {
         match engine.needs() {
             Needs::Directory => {}
             Needs::Postgres => {
@@ -55,7 +50,7 @@ impl Field {
             }
             Needs::Restate => restate::install(interrupt)?,
         }
-        build(engine.driver(), interrupt)
+        Driver::make(engine, interrupt)
     }
 
     /// Runs the driver once, on an empty database.
@@ -66,12 +61,12 @@ impl Field {
         plan: Plan,
         interrupt: &Interrupt,
     ) -> Result<Sample> {
-        let program = match &contestant.program {
-            Ok(program) => program,
+        let driver = match &contestant.driver {
+            Ok(driver) => driver,
             Err(reason) => bail!("{reason}"),
         };
         let directory = scratch()?;
-        let mut command = Command::new(program);
+        let mut command = driver.command();
         command.args(workload.arguments(plan));
         if contestant.engine == Engine::PitonHttp {
             command.args(["--through", "http"]);
@@ -104,42 +99,23 @@ impl Field {
 pub(super) struct Contestant {
     pub(super) engine: Engine,
     pub(super) version: String,
-    program: Result<PathBuf, String>,
+    driver: Result<Driver, String>,
 }
 
 impl Contestant {
     /// Why it does not take part.
     pub(super) fn skipped(&self) -> Option<&str> {
-        self.program.as_ref().err().map(String::as_str)
+        self.driver.as_ref().err().map(String::as_str)
     }
 
-    /// What has to be on a machine to run it: the driver, with the engine in it, and the server beside PostgreSQL.
+    /// What has to be on a machine to run it: the driver, with the engine in it, and the server beside PostgreSQL. Unknown
+    /// where that is a directory full of scripts.
     pub(super) fn program_bytes(&self) -> Option<u64> {
         let length = |file: PathBuf| Some(fs::metadata(file).ok()?.len());
-        let driver = length(self.program.as_ref().ok()?.clone())?;
+        let driver = length(self.driver.as_ref().ok()?.binary()?.to_owned())?;
         match self.engine.needs() {
             Needs::Directory | Needs::Postgres => Some(driver),
             Needs::Restate => Some(driver + length(restate::program().ok()?)?),
         }
     }
-}
-
-/// Builds a driver; cargo does nothing if it is there already.
-fn build(driver: &str, interrupt: &Interrupt) -> Result<PathBuf> {
-    let target = target_directory()?;
-    let manifest = format!("bench/peers/{driver}/Cargo.toml");
-    let mut command = cargo::command(["build", "--release", "--locked"]);
-    command.args(["--manifest-path", &manifest]).arg("--target-dir").arg(&target);
-    command.current_dir(cargo::workspace_root()?);
-    // Some build scripts run again when these change: a build by hand and one from here are to share their work.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&*name);
-        }
-    }
-    println!("$ cargo build --release --locked --manifest-path {manifest}");
-    let built = Group::start(&mut command)?.wait(BUILD_MAX, interrupt)?;
-    ensure!(built.success(), "its driver cannot be built, see above");
-    Ok(target.join("release").join(format!("peer-{driver}")))
 }

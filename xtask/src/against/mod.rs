@@ -13,6 +13,7 @@
 mod bars;
 mod chart;
 mod contestant;
+mod driver;
 mod engine;
 mod group;
 mod report;
@@ -47,6 +48,7 @@ pub(crate) struct Options<'a> {
     pub(crate) quick: bool,
     pub(crate) json: Option<&'a Path>,
     pub(crate) svg: Option<&'a Path>,
+    pub(crate) markdown: Option<&'a Path>,
 }
 
 pub(crate) fn run(options: &Options<'_>) -> Result<()> {
@@ -109,6 +111,9 @@ fn write(report: &Report, options: &Options<'_>) -> Result<()> {
     }
     if let Some(file) = options.svg {
         put(file, chart::draw(report))?;
+    }
+    if let Some(file) = options.markdown {
+        put(file, report.to_string())?;
     }
     Ok(())
 }

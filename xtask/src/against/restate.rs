@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::driver::install_npm;
 use super::group::{Group, Interrupt, now, pause};
 use super::round::Surroundings;
 use super::target_directory;
@@ -16,7 +17,6 @@ use super::target_directory;
 /// The version that is installed.
 pub(super) const VERSION: &str = "1.7.12";
 
-const INSTALL_MAX: Duration = Duration::from_secs(300);
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// How long one question about its health may take.
@@ -88,18 +88,8 @@ pub(super) fn program() -> Result<PathBuf> {
 
 /// Fetches the server by npm if it is not there.
 pub(super) fn install(interrupt: &Interrupt) -> Result<()> {
-    let (directory, program) = (directory()?, program()?);
-    if program.is_file() {
-        return Ok(());
-    }
-    fs::create_dir_all(&directory).context("cannot make a directory for npm")?;
-    let mut command = Command::new("npm");
-    // The scripts of its dependencies only report the installation to somebody.
-    command.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]);
-    command.arg(&directory).arg(format!("@restatedev/restate-server@{VERSION}"));
-    println!("$ npm install @restatedev/restate-server@{VERSION}");
-    let installed = Group::start(&mut command)?.wait(INSTALL_MAX, interrupt)?;
-    ensure!(installed.success(), "npm install ended with {installed}");
+    install_npm(&directory()?, &format!("@restatedev/restate-server@{VERSION}"), interrupt)?;
+    let program = program()?;
     ensure!(program.is_file(), "npm did not bring {}", program.display());
     Ok(())
 }

@@ -62,7 +62,7 @@ impl Workload {
             Workload::Burst | Workload::WarmBurst => (3, 1_000, 1.0),
             Workload::Event => (3, 200, 2.0),
             Workload::Sleep => (1, 10_000, 6.0),
-            Workload::Idle => (3, 1, 2.0),
+            Workload::Idle => (3, 1, 1.0),
         };
         if !quick {
             return Plan { rounds, count, seconds };

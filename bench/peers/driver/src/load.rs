@@ -33,10 +33,10 @@ const FIRST_CALLS_MAX: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(750);
 
 /// The longest that warm-up and window may take together.
-const LOAD_MAX: Duration = Duration::from_secs(20);
+const LOAD_MAX: Duration = Duration::from_secs(12);
 
 /// The longest that a burst may take.
-const BURST_MAX: Duration = Duration::from_secs(20);
+const BURST_MAX: Duration = Duration::from_secs(15);
 
 /// How often the numbers are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);

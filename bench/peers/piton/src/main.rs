@@ -46,6 +46,8 @@ async fn start(options: Options) -> Result<Caller> {
 
 #[derive(Clone)]
 struct InProcess {
+    /// It stops with its last handle.
+    _engine: Engine,
     chain: WorkflowHandle<u64, u64>,
     listener: WorkflowHandle<u64, ()>,
     sleeper: WorkflowHandle<(u64, SystemTime), ()>,
@@ -55,6 +57,7 @@ struct InProcess {
 impl InProcess {
     fn new(engine: &Engine, database: Option<Database>) -> Result<InProcess> {
         Ok(InProcess {
+            _engine: engine.clone(),
             chain: engine.workflow(CHAIN)?,
             listener: engine.workflow(LISTENER)?,
             sleeper: engine.workflow(SLEEPER)?,
