@@ -26,7 +26,7 @@ Examples:
   cargo xtask bench --json results.json          also write the numbers to a file
   cargo xtask bench --against restate,dbos,duroxide --quick
                                                  side by side with other engines
-  cargo xtask bench --against dbos --workload 10x64 --json peers.json --svg peers.svg
+  cargo xtask bench --against dbos --workload 10x64 --json peers.json --svg peers.svg --markdown peers.md
                                                  one workload, ten steps and 64 in flight; adds to the file")]
 pub(crate) struct Args {
     /// Shorter runs: good for a comparison while working, too noisy to publish
@@ -45,13 +45,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PEERS", value_enum, value_delimiter = ',', conflicts_with = "store")]
     against: Vec<Peer>,
 
-    /// Measure this workload only, as steps by workflows in flight; may be repeated
+    /// Measure this workload only: steps by workflows in flight, or burst, warm-burst, event, sleep or idle; may be repeated
     #[arg(long = "workload", value_name = "10x64", requires = "against")]
     workloads: Vec<Workload>,
 
     /// Draw the results as an SVG chart into this file
     #[arg(long, value_name = "FILE", requires = "against")]
     svg: Option<PathBuf>,
+
+    /// Write the tables in Markdown into this file
+    #[arg(long, value_name = "FILE", requires = "against")]
+    markdown: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, stages: &mut Stages) -> Result<()> {
@@ -85,6 +89,7 @@ impl Args {
             quick: self.quick,
             json: self.json.as_deref(),
             svg: self.svg.as_deref(),
+            markdown: self.markdown.as_deref(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The PostgreSQL that tests and benchmarks run on.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -30,6 +31,16 @@ impl Database {
             Some(server) => Ok(server.url()),
             None => std::env::var(URL).with_context(|| format!("{URL} is not text")),
         }
+    }
+
+    /// The process of a private one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.server.as_ref()?.pid()
+    }
+
+    /// Where a private one keeps its tables, beside its log.
+    pub(crate) fn tables(&self) -> Option<PathBuf> {
+        Some(self.server.as_ref()?.data().join("base"))
     }
 
     /// Tells a command where it is.

@@ -82,6 +82,16 @@ impl Server {
         self.port
     }
 
+    /// Its process while it runs, for those who look at it from outside.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.running.as_ref()?.id())
+    }
+
+    /// The directory of the cluster.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     /// Stops the server: `Fast` breaks connections and rolls back, `Immediate` is a crash.
     ///
     /// # Errors
@@ -142,10 +152,6 @@ impl Server {
 
     fn log_file(&self) -> PathBuf {
         self.directory.path().join("log")
-    }
-
-    fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
     }
 
     fn make_cluster(&self) -> Result<()> {

@@ -16,6 +16,26 @@ pub(crate) enum Peer {
     Dbos,
     /// duroxide, on its SQLite provider
     Duroxide,
+    /// DBOS for Python, on the private PostgreSQL
+    DbosPython,
+    /// DBOS for TypeScript, on the private PostgreSQL
+    DbosTypescript,
+}
+
+/// What an engine's driver is written in, and where the engine comes from if not from its `Cargo.lock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Language {
+    Rust,
+    /// A package of PyPI.
+    Python {
+        package: &'static str,
+        version: &'static str,
+    },
+    /// A package of npm.
+    Node {
+        package: &'static str,
+        version: &'static str,
+    },
 }
 
 /// A column of the comparison.
@@ -54,6 +74,23 @@ impl Engine {
             Engine::Peer(Peer::Restate) => "Restate",
             Engine::Peer(Peer::Dbos) => "DBOS for Rust",
             Engine::Peer(Peer::Duroxide) => "duroxide",
+            Engine::Peer(Peer::DbosPython) => "DBOS for Python",
+            Engine::Peer(Peer::DbosTypescript) => "DBOS for TypeScript",
+        }
+    }
+
+    pub(super) fn language(self) -> Language {
+        match self {
+            Engine::Peer(Peer::DbosPython) => {
+                Language::Python { package: "dbos", version: "3.3.0" }
+            }
+            Engine::Peer(Peer::DbosTypescript) => {
+                Language::Node { package: "@dbos-inc/dbos-sdk", version: "5.3.0" }
+            }
+            Engine::PitonSqlite
+            | Engine::PitonHttp
+            | Engine::PitonPostgres
+            | Engine::Peer(Peer::Restate | Peer::Dbos | Peer::Duroxide) => Language::Rust,
         }
     }
 
@@ -61,7 +98,8 @@ impl Engine {
     pub(super) fn durability(self) -> &'static str {
         match self {
             Engine::PitonSqlite | Engine::PitonHttp => "SQLite, WAL, synchronous=FULL: synced",
-            Engine::PitonPostgres | Engine::Peer(Peer::Dbos) => {
+            Engine::PitonPostgres
+            | Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => {
                 "PostgreSQL, fsync and synchronous_commit on: synced"
             }
             Engine::Peer(Peer::Restate) => "its own log on RocksDB, WAL fsync on: synced",
@@ -78,6 +116,8 @@ impl Engine {
             Engine::Peer(Peer::Restate) => "restate",
             Engine::Peer(Peer::Dbos) => "dbos",
             Engine::Peer(Peer::Duroxide) => "duroxide",
+            Engine::Peer(Peer::DbosPython) => "dbos-python",
+            Engine::Peer(Peer::DbosTypescript) => "dbos-typescript",
         }
     }
 
@@ -86,16 +126,20 @@ impl Engine {
             Engine::PitonSqlite | Engine::PitonHttp | Engine::Peer(Peer::Duroxide) => {
                 Needs::Directory
             }
-            Engine::PitonPostgres | Engine::Peer(Peer::Dbos) => Needs::Postgres,
+            Engine::PitonPostgres
+            | Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => Needs::Postgres,
             Engine::Peer(Peer::Restate) => Needs::Restate,
         }
     }
 
     /// Which version is measured: what the driver's lock file says, and for Restate the server's.
     pub(super) fn version(self) -> Result<String> {
+        if let Language::Python { version, .. } | Language::Node { version, .. } = self.language() {
+            return Ok(version.to_owned());
+        }
         let package = match self {
             Engine::PitonSqlite | Engine::PitonHttp | Engine::PitonPostgres => "piton",
-            Engine::Peer(Peer::Dbos) => "dbos",
+            Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => "dbos",
             Engine::Peer(Peer::Duroxide) => "duroxide",
             Engine::Peer(Peer::Restate) => return Ok(super::restate::VERSION.to_owned()),
         };

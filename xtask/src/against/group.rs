@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How often a process is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Whether somebody wants us to stop: ctrl-c, or a signal to terminate.
 #[derive(Clone, Debug)]
@@ -44,8 +44,17 @@ pub(super) struct Group {
 impl Group {
     /// Starts a command in a process group of its own.
     pub(super) fn start(command: &mut Command) -> Result<Group> {
+        Group::start_as_it_is(command.stdin(Stdio::null()))
+    }
+
+    /// Starts a command that is told when to end.
+    pub(super) fn start_with_input(command: &mut Command) -> Result<Group> {
+        Group::start_as_it_is(command.stdin(Stdio::piped()))
+    }
+
+    fn start_as_it_is(command: &mut Command) -> Result<Group> {
         let program = command.get_program().to_owned();
-        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = command.process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Group { child, is_over: false })
     }
@@ -53,6 +62,19 @@ impl Group {
     /// Starts a command that writes to files.
     pub(super) fn start_into(command: &mut Command, out: File, err: File) -> Result<Group> {
         Group::start(command.stdout(out).stderr(err))
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it writes, if that was asked for; once.
+    pub(super) fn output(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    pub(super) fn end_input(&mut self) {
+        drop(self.child.stdin.take());
     }
 
     /// How it ended, if it has.

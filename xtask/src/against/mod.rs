@@ -10,12 +10,17 @@
 //!
 //! Whatever is started runs in a process group of its own that ends with its owner, on errors and on ctrl-c, too.
 
+mod bars;
 mod chart;
 mod contestant;
+mod driver;
 mod engine;
 mod group;
 mod report;
 mod restate;
+mod round;
+mod table;
+mod usage;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -29,8 +34,10 @@ pub(crate) use workload::Workload;
 
 use contestant::Field;
 use engine::Engine;
-use group::Interrupt;
+use group::{Interrupt, now};
 use report::{Entry, Report, Table};
+use tempfile::TempDir;
+use workload::Plan;
 
 /// What to measure, and what to make of it.
 #[derive(Debug)]
@@ -41,20 +48,7 @@ pub(crate) struct Options<'a> {
     pub(crate) quick: bool,
     pub(crate) json: Option<&'a Path>,
     pub(crate) svg: Option<&'a Path>,
-}
-
-/// How often and how long each engine is measured on each workload.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    rounds: usize,
-    window: Duration,
-}
-
-impl Plan {
-    /// About a minute and a half for each workload.
-    const FULL: Plan = Plan { rounds: 3, window: Duration::from_secs(3) };
-
-    const QUICK: Plan = Plan { rounds: 1, window: Duration::from_secs(1) };
+    pub(crate) markdown: Option<&'a Path>,
 }
 
 pub(crate) fn run(options: &Options<'_>) -> Result<()> {
@@ -64,10 +58,16 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
         None => Report::new(),
     };
     let field = Field::prepare(Engine::chosen(options.peers), &interrupt)?;
-    let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
     let workloads = if options.workloads.is_empty() { &Workload::ALL } else { options.workloads };
-    for workload in workloads {
-        report.put(measure(*workload, plan, &field, &interrupt)?);
+    let plans: Vec<(Workload, Plan)> =
+        workloads.iter().map(|workload| (*workload, workload.plan(options.quick))).collect();
+    let takes_part = field.contestants.iter().filter(|one| one.skipped().is_none()).count();
+    let expected: Duration = plans.iter().map(|(_, plan)| plan.expected()).sum();
+    println!("\n{} workloads, about {}", plans.len(), clock(expected * takes_part as u32));
+    let begin = now();
+    for (workload, plan) in plans {
+        println!("\n{}  {workload}", clock(now() - begin));
+        report.put(measure(workload, plan, &field, &interrupt)?);
         // After each workload, so that an interrupted run leaves what it has measured.
         write(&report, options)?;
     }
@@ -78,14 +78,13 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
 
 /// All engines in turns, round by round.
 fn measure(workload: Workload, plan: Plan, field: &Field, interrupt: &Interrupt) -> Result<Table> {
-    println!("\n{workload}: {} rounds of {:?}", plan.rounds, plan.window);
     let mut entries: Vec<Entry> = field.contestants.iter().map(Entry::new).collect();
     for round in 1..=plan.rounds {
         for (contestant, entry) in field.contestants.iter().zip(&mut entries) {
-            if contestant.skipped().is_some() {
+            if entry.is_given_up() {
                 continue;
             }
-            let measured = contestant.measure(workload, plan.window, interrupt);
+            let measured = field.measure(contestant, workload, plan, interrupt);
             interrupt.check()?;
             let name = contestant.engine.name();
             match &measured {
@@ -95,7 +94,12 @@ fn measure(workload: Workload, plan: Plan, field: &Field, interrupt: &Interrupt)
             entry.add(measured);
         }
     }
-    Ok(Table::new(workload, plan.rounds, plan.window, entries))
+    Ok(Table::new(workload, plan, entries))
+}
+
+/// `12:34`, minutes and seconds.
+fn clock(span: Duration) -> String {
+    format!("{}:{:02}", span.as_secs() / 60, span.as_secs() % 60)
 }
 
 fn write(report: &Report, options: &Options<'_>) -> Result<()> {
@@ -108,10 +112,18 @@ fn write(report: &Report, options: &Options<'_>) -> Result<()> {
     if let Some(file) = options.svg {
         put(file, chart::draw(report))?;
     }
+    if let Some(file) = options.markdown {
+        put(file, report.to_string())?;
+    }
     Ok(())
 }
 
 /// Where the drivers are built and the servers are installed.
 fn target_directory() -> Result<PathBuf> {
     Ok(cargo::workspace_root()?.join("target/peers"))
+}
+
+/// On the disk to be measured: the directory for temporary files.
+fn scratch() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("piton-peers-").tempdir().context("cannot make a directory")
 }

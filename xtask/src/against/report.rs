@@ -1,43 +1,62 @@
-//! The numbers: as tables to read, as JSON to keep.
+//! The numbers, to be kept as JSON and gone on with.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::contestant::Contestant;
-use super::workload::Workload;
+use super::round::Cost;
+use super::table::{millis, thousands};
+use super::workload::{Plan, Workload};
 
 /// What a driver prints.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) workflows: u64,
+    pub(super) steps: u64,
+    pub(super) seconds: f64,
+    pub(super) p50_us: u64,
+    pub(super) p99_us: u64,
+}
+
+/// One round of one engine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
-    workflows: u64,
-    steps: u64,
-    seconds: f64,
-    p50_us: u64,
-    p99_us: u64,
+    #[serde(flatten)]
+    pub(super) measured: Measured,
+    pub(super) cost: Cost,
 }
 
 impl Sample {
-    fn steps_per_second(&self) -> f64 {
-        self.steps as f64 / self.seconds
+    pub(super) fn steps_per_second(&self) -> f64 {
+        self.measured.steps as f64 / self.measured.seconds
+    }
+
+    pub(super) fn p50_us(&self) -> f64 {
+        self.measured.p50_us as f64
     }
 }
 
+/// What is shown while it goes on.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measured { workflows, seconds, .. } = self.measured;
+        if workflows == 0 {
+            return write!(f, "started in {:.0} ms", self.cost.start_ms);
+        }
         let steps = thousands(self.steps_per_second());
-        write!(f, "{steps:>8} steps/s   p50 {} ms", millis(self.p50_us as f64))
+        let p50 = millis(self.p50_us());
+        write!(f, "{steps:>8} steps/s   p50 {p50} ms   {workflows} workflows in {seconds:.2} s")
     }
 }
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
-    machine: String,
+    pub(super) machine: String,
     pub(super) tables: Vec<Table>,
 }
 
@@ -45,8 +64,8 @@ pub(super) struct Report {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) workload: Workload,
-    rounds: usize,
-    seconds: f64,
+    pub(super) rounds: usize,
+    pub(super) seconds: f64,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -54,11 +73,12 @@ pub(super) struct Table {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) engine: String,
-    version: String,
+    pub(super) version: String,
     durability: String,
-    samples: Vec<Sample>,
+    pub(super) program_bytes: Option<u64>,
+    pub(super) samples: Vec<Sample>,
     /// Why it was left out, and what went wrong in a round.
-    problems: Vec<String>,
+    pub(super) problems: Vec<String>,
 }
 
 impl Report {
@@ -91,13 +111,8 @@ impl Report {
 }
 
 impl Table {
-    pub(super) fn new(
-        workload: Workload,
-        rounds: usize,
-        window: Duration,
-        entries: Vec<Entry>,
-    ) -> Table {
-        Table { workload, rounds, seconds: window.as_secs_f64(), entries }
+    pub(super) fn new(workload: Workload, plan: Plan, entries: Vec<Entry>) -> Table {
+        Table { workload, rounds: plan.rounds, seconds: plan.seconds, entries }
     }
 }
 
@@ -107,6 +122,7 @@ impl Entry {
             engine: contestant.engine.name().to_owned(),
             version: contestant.version.clone(),
             durability: contestant.engine.durability().to_owned(),
+            program_bytes: contestant.program_bytes(),
             samples: Vec::new(),
             problems: contestant.skipped().map(str::to_owned).into_iter().collect(),
         }
@@ -119,122 +135,22 @@ impl Entry {
         }
     }
 
+    /// What fails more often than not is not tried again.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.problems.len() > self.samples.len()
+    }
+
     /// Lowest, middle and highest of the rounds.
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<[f64; 3]> {
+    pub(super) fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<[f64; 3]> {
         let mut values: Vec<f64> = self.samples.iter().map(value).collect();
         values.sort_by(f64::total_cmp);
         let middle = values.get(values.len() / 2)?;
         Some([*values.first()?, *middle, *values.last()?])
     }
 
-    /// The median of the rounds.
-    pub(super) fn steps_per_second(&self) -> Option<f64> {
-        self.spread(Sample::steps_per_second).map(|[_, median, _]| median)
+    pub(super) fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
+        self.spread(value).map(|[_, median, _]| median)
     }
-
-    /// The median of the rounds.
-    pub(super) fn p50_us(&self) -> Option<f64> {
-        self.spread(|sample| sample.p50_us as f64).map(|[_, median, _]| median)
-    }
-
-    fn cells(&self, first: Option<f64>) -> [String; 7] {
-        let name = format!("{} {}", self.engine, self.version);
-        let steps = self.spread(Sample::steps_per_second);
-        let workflows = self.spread(|sample| sample.workflows as f64 / sample.seconds);
-        let p99 = self.spread(|sample| sample.p99_us as f64);
-        let (Some([low, steps, high]), Some([_, workflows, _]), Some([_, p99, _]), Some(p50)) =
-            (steps, workflows, p99, self.p50_us())
-        else {
-            let reason = self.problems.last().map_or("not measured", String::as_str);
-            return [
-                name,
-                "-".into(),
-                reason.into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-            ];
-        };
-        let mut spread = format!("{} to {}", thousands(low), thousands(high));
-        if !self.problems.is_empty() {
-            spread += &format!(", {} failed", self.problems.len());
-        }
-        let ratio = first.map_or("-".to_owned(), |first| format!("{:.1}x", first / steps));
-        [name, thousands(steps), spread, thousands(workflows), millis(p50), millis(p99), ratio]
-    }
-}
-
-const HEAD: [&str; 7] = [
-    "engine",
-    "steps/s",
-    "lowest to highest",
-    "workflows/s",
-    "p50 ms",
-    "p99 ms",
-    "Piton on SQLite does",
-];
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.machine)?;
-        for table in &self.tables {
-            writeln!(f, "\n{table}")?;
-        }
-        Ok(())
-    }
-}
-
-/// A table in Markdown, which reads well in a terminal, too.
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Table { workload, rounds, seconds, entries } = self;
-        writeln!(f, "### {workload}\n\nMedians of {rounds} rounds of {seconds} s.\n")?;
-        let first = entries.first().and_then(Entry::steps_per_second);
-        let head = HEAD.map(str::to_owned);
-        let rows: Vec<[String; 7]> = entries.iter().map(|entry| entry.cells(first)).collect();
-        let width = |column: usize| {
-            let all = rows.iter().chain([&head]);
-            all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: [usize; 7] = std::array::from_fn(width);
-        let line = |f: &mut fmt::Formatter<'_>, row: &[String; 7]| {
-            write!(f, "|")?;
-            for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-                if column == 0 {
-                    write!(f, " {cell:<width$} |")?;
-                } else {
-                    write!(f, " {cell:>width$} |")?;
-                }
-            }
-            writeln!(f)
-        };
-        line(f, &head)?;
-        let rule = std::array::from_fn(|column| {
-            let dashes = "-".repeat(widths[column] - 1);
-            if column == 0 { format!("{dashes}-") } else { format!("{dashes}:") }
-        });
-        line(f, &rule)?;
-        rows.iter().try_for_each(|row| line(f, row))
-    }
-}
-
-/// `12,345`
-pub(super) fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-pub(super) fn millis(micros: f64) -> String {
-    let millis = micros / 1000.0;
-    if millis < 10.0 { format!("{millis:.2}") } else { format!("{millis:.0}") }
 }
 
 fn cpu_model() -> Option<String> {
@@ -247,58 +163,69 @@ fn cpu_model() -> Option<String> {
 pub(super) mod tests {
     use anyhow::anyhow;
 
+    use super::super::round::Part;
+    use super::super::usage::Spent;
     use super::*;
 
     fn sample(steps: u64) -> Sample {
-        Sample { workflows: steps / 10, steps, seconds: 1.0, p50_us: 1234, p99_us: 56_789 }
-    }
-
-    /// Two engines, one of which was left out.
-    pub(in crate::against) fn report() -> Report {
-        let entry = |engine: &str, samples: &[u64], problem: Option<&str>| {
-            let mut entry = Entry {
-                engine: engine.to_owned(),
-                version: "1.0".to_owned(),
-                durability: "synced".to_owned(),
-                samples: Vec::new(),
-                problems: Vec::new(),
-            };
-            samples.iter().for_each(|steps| entry.add(Ok(sample(*steps))));
-            problem.into_iter().for_each(|why| entry.add(Err(anyhow!("{why}"))));
-            entry
+        let part = Part {
+            spent: Spent { cpu_seconds: 0.5, written_bytes: 1_000_000 },
+            memory_bytes: 20_000_000,
+            memory_peak_bytes: 30_000_000,
         };
-        let entries = vec![
-            entry("Piton, SQLite", &[100_000, 300_000, 120_000], None),
-            entry("slow", &[1_000, 2_000, 3_000], Some("timeout")),
-            entry("absent <&>", &[], Some("no npm")),
-        ];
-        let workload = Workload { steps: 10, in_flight: 64 };
-        let table = Table::new(workload, 3, Duration::from_secs(1), entries);
-        Report { machine: "2 cores".to_owned(), tables: vec![table] }
+        Sample {
+            measured: Measured {
+                workflows: steps / 10,
+                steps,
+                seconds: 1.0,
+                p50_us: 1234,
+                p99_us: 56_789,
+            },
+            cost: Cost { start_ms: 12.0, driver: part, server: Some(part), disk_bytes: 2_000_000 },
+        }
     }
 
-    #[test]
-    fn the_table_has_medians_spread_and_reasons() {
-        let text = report().to_string();
-        for part in [
-            "### 10 steps, 64 in flight",
-            "| Piton, SQLite 1.0 | 120,000 |       100,000 to 300,000 |      12,000 |   1.23 |     57 |",
-            "1,000 to 3,000, 1 failed",
-            "60.0x",
-            "no npm",
-        ] {
-            assert!(text.contains(part), "{part} is not in\n{text}");
+    pub(in crate::against) fn entry(engine: &str, samples: &[u64], problem: Option<&str>) -> Entry {
+        let mut entry = Entry {
+            engine: engine.to_owned(),
+            version: "1.0".to_owned(),
+            durability: "synced".to_owned(),
+            program_bytes: Some(7_000_000),
+            samples: Vec::new(),
+            problems: Vec::new(),
+        };
+        samples.iter().for_each(|steps| entry.add(Ok(sample(*steps))));
+        problem.into_iter().for_each(|why| entry.add(Err(anyhow!("{why}"))));
+        entry
+    }
+
+    /// Every kind of table, with three engines, one of which was left out.
+    pub(in crate::against) fn report() -> Report {
+        let entries = || {
+            vec![
+                entry("Piton, SQLite", &[100_000, 300_000, 120_000], None),
+                entry("slow", &[1_000, 2_000, 3_000], Some("timeout")),
+                entry("absent <&>", &[], Some("no npm")),
+            ]
+        };
+        let mut report = Report { machine: "2 cores".to_owned(), tables: Vec::new() };
+        let workloads = [Workload::Chain { steps: 10, in_flight: 64 }, Workload::Burst];
+        for workload in
+            workloads.into_iter().chain([Workload::Event, Workload::Sleep, Workload::Idle])
+        {
+            report.put(Table::new(workload, workload.plan(false), entries()));
         }
+        report
     }
 
     #[test]
     fn a_later_table_takes_the_place_of_an_earlier_one_of_the_same_workload() {
         let mut report = report();
-        let one = Workload { steps: 3, in_flight: 1 };
-        report.put(Table::new(one, 1, Duration::from_secs(1), Vec::new()));
-        report.put(Table::new(one, 2, Duration::from_secs(1), Vec::new()));
+        let one = Workload::Chain { steps: 3, in_flight: 1 };
+        report.put(Table::new(one, one.plan(true), Vec::new()));
+        report.put(Table::new(one, one.plan(false), Vec::new()));
         let rounds: Vec<usize> = report.tables.iter().map(|table| table.rounds).collect();
-        assert_eq!(rounds, [2, 3]);
+        assert_eq!(rounds, [3, 3, 3, 3, 1, 3]);
     }
 
     #[test]
@@ -314,9 +241,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(thousands(7.4), "7");
-        assert_eq!(thousands(123_456.0), "123,456");
-        assert_eq!(thousands(1_000_000.0), "1,000,000");
+    fn what_fails_more_often_than_not_is_given_up() {
+        assert!(!entry("a", &[], None).is_given_up());
+        assert!(entry("a", &[], Some("why")).is_given_up());
+        assert!(!entry("a", &[1], Some("why")).is_given_up());
     }
 }

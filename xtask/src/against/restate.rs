@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::driver::install_npm;
 use super::group::{Group, Interrupt, now, pause};
+use super::round::Surroundings;
 use super::target_directory;
 
 /// The version that is installed.
 pub(super) const VERSION: &str = "1.7.12";
 
-const INSTALL_MAX: Duration = Duration::from_secs(300);
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// How long one question about its health may take.
@@ -24,19 +25,22 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// A running server. It ends with this; its data is in the directory it was given.
 #[derive(Debug)]
 pub(super) struct Restate {
-    _process: Group,
+    process: Group,
     ingress: SocketAddr,
     admin: SocketAddr,
+    data: PathBuf,
+    /// How long it took to start.
+    start: Duration,
 }
 
 impl Restate {
-    pub(super) fn start(data: &Path, interrupt: &Interrupt) -> Result<Restate> {
-        let program = install(interrupt)?;
+    /// Starts an installed server on a directory of its own.
+    pub(super) fn start(directory: &Path, interrupt: &Interrupt) -> Result<Restate> {
         let [ingress, admin, node] = free_addresses()?;
-        let log = data.join("log");
+        let (data, log) = (directory.join("restate"), directory.join("restate.log"));
         let out = File::create(&log).context("cannot create the server's log")?;
-        let mut command = Command::new(program);
-        command.arg("--base-dir").arg(data.join("data"));
+        let mut command = Command::new(program()?);
+        command.arg("--base-dir").arg(&data);
         command.args(["--no-logo", "--listen-mode", "tcp", "--node-name", "bench"]);
         command.args(["--log-filter", "warn", "--log-disable-ansi-codes", "true"]);
         command.env("RESTATE_INGRESS__BIND_ADDRESS", ingress.to_string());
@@ -45,16 +49,15 @@ impl Restate {
         command.env("RESTATE_ADVERTISED_ADDRESS", format!("http://{node}/"));
         command.envs([("RESTATE_DISABLE_TELEMETRY", "true"), ("DO_NOT_TRACK", "1")]);
         let mut process = Group::start_into(&mut command, out.try_clone()?, out)?;
-        let deadline = now() + START_MAX;
+        let begin = now();
         while !(is_healthy(admin, "/health") && is_healthy(ingress, "/restate/health")) {
-            if process.look()?.is_some() || now() > deadline {
+            if process.look()?.is_some() || now() > begin + START_MAX {
                 let told = fs::read_to_string(&log).unwrap_or_default();
                 bail!("the server did not start:\n{told}");
             }
             pause(interrupt)?;
         }
-        println!("started a private Restate server on {ingress}");
-        Ok(Restate { _process: process, ingress, admin })
+        Ok(Restate { process, ingress, admin, data, start: now() - begin })
     }
 
     /// What the driver is told.
@@ -62,26 +65,33 @@ impl Restate {
         let url = |address: SocketAddr| format!("http://{address}");
         vec!["--ingress".to_owned(), url(self.ingress), "--admin".to_owned(), url(self.admin)]
     }
+
+    pub(super) fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            server: Some(self.process.id()),
+            data: Some(self.data.clone()),
+            server_start: self.start,
+        }
+    }
 }
 
-/// The server's program; fetched by npm if it is not there.
-fn install(interrupt: &Interrupt) -> Result<PathBuf> {
-    let directory = target_directory()?.join(format!("restate-{VERSION}"));
+/// Where npm puts it.
+fn directory() -> Result<PathBuf> {
+    Ok(target_directory()?.join(format!("restate-{VERSION}")))
+}
+
+/// The server's program.
+pub(super) fn program() -> Result<PathBuf> {
     let package = format!("@restatedev/restate-server-{}", platform()?);
-    let program = directory.join("node_modules").join(&package).join("bin/restate-server");
-    if program.is_file() {
-        return Ok(program);
-    }
-    fs::create_dir_all(&directory).context("cannot make a directory for npm")?;
-    let mut command = Command::new("npm");
-    // The scripts of its dependencies only report the installation to somebody.
-    command.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]);
-    command.arg(&directory).arg(format!("@restatedev/restate-server@{VERSION}"));
-    println!("$ npm install @restatedev/restate-server@{VERSION}");
-    let installed = Group::start(&mut command)?.wait(INSTALL_MAX, interrupt)?;
-    ensure!(installed.success(), "npm install ended with {installed}");
-    ensure!(program.is_file(), "{package} has no server");
-    Ok(program)
+    Ok(directory()?.join("node_modules").join(package).join("bin/restate-server"))
+}
+
+/// Fetches the server by npm if it is not there.
+pub(super) fn install(interrupt: &Interrupt) -> Result<()> {
+    install_npm(&directory()?, &format!("@restatedev/restate-server@{VERSION}"), interrupt)?;
+    let program = program()?;
+    ensure!(program.is_file(), "npm did not bring {}", program.display());
+    Ok(())
 }
 
 /// How npm calls this machine.

@@ -1,138 +1,185 @@
-//! The load: a fixed number of workflows is outstanding at any time, and what ends within a window of time is counted.
+//! The load: workflows of trivial steps, a fixed number outstanding at any time, or all at once.
 //!
 //! ```text
-//!   first calls │ full load, not counted │ full load, counted │ the rest ends
-//!   one by one  │        WARM_UP         │   options.span     │ within PATIENCE
+//!   first calls │ full load, not counted:     │ full load, counted:       │ the rest is dropped
+//!   one by one  │ WARM_UP, and until as many  │ options.span, and until   │
+//!               │ have ended as are in flight │ as many have ended again  │
 //! ```
 //!
-//! The rest is waited for, so that nothing is left in a server for the next round.
+//! Many slow workflows that start together end together, too. To count the whole waves of them, not a cut of one, a window
+//! holds at least as many ends as there are workflows in flight.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "a benchmark measures real time and has no engine's clock"
 )]
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
-use crate::Options;
+use crate::{Engine, Measured, Options, Phase};
 
 /// Workflows that run one after the other before anything else: connections are made, caches fill.
 const FIRST_CALLS: u64 = 40;
 
 /// But not longer than this: an engine that polls takes its time.
-const FIRST_CALLS_MAX: Duration = Duration::from_secs(3);
+const FIRST_CALLS_MAX: Duration = Duration::from_secs(2);
 
 const WARM_UP: Duration = Duration::from_millis(750);
 
-/// How long workflows may take to end after the window.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that warm-up and window may take together.
+const LOAD_MAX: Duration = Duration::from_secs(12);
 
-/// What ended within the window.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    workflows: usize,
-    steps: u64,
-    seconds: f64,
-    p50_us: u128,
-    p99_us: u128,
+/// The longest that a burst may take.
+const BURST_MAX: Duration = Duration::from_secs(15);
+
+/// How often the numbers are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// The first of the numbers that first calls do not use.
+const NUMBERS: u64 = 1_000_000;
+
+/// A client that keeps a number of workflows outstanding.
+pub(crate) async fn chain<E: Engine>(engine: &E, options: &Options) -> Result<Measured> {
+    first_calls(engine, options).await?;
+    let load = Arc::new(Load::new(engine, options));
+    let mut callers = JoinSet::new();
+    for caller in 0..options.count {
+        callers.spawn(Arc::clone(&load).keep_one_outstanding(caller));
+    }
+    let measured = tokio::select! {
+        Some(ended) = callers.join_next() => match ended?? {},
+        measured = watch(&load, options) => measured,
+    };
+    callers.shutdown().await;
+    measured
 }
 
-impl fmt::Display for Measured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Measured { workflows, steps, seconds, p50_us, p99_us } = self;
-        write!(f, r#"{{"workflows":{workflows},"steps":{steps},"seconds":{seconds},"#)?;
-        write!(f, r#""p50_us":{p50_us},"p99_us":{p99_us}}}"#)
+/// Waits for the window, and for its end.
+async fn watch<E: Engine>(load: &Load<E>, options: &Options) -> Result<Measured> {
+    let begin = Instant::now();
+    let at_least = |since: Instant, span: Duration, ended: usize| async move {
+        while since.elapsed() < span || load.ended.load(Ordering::Relaxed) < ended {
+            let all = load.ended.load(Ordering::Relaxed);
+            ensure!(
+                begin.elapsed() < LOAD_MAX,
+                "{all} workflows ended in {LOAD_MAX:?}: too few for {} in flight",
+                options.count
+            );
+            sleep(LOOK_EVERY).await;
+        }
+        Result::<_>::Ok(Instant::now())
+    };
+    let start = at_least(begin, WARM_UP, options.count).await?;
+    Phase::Start.tell();
+    let ended = load.ended.load(Ordering::Relaxed) + options.count;
+    let stop = at_least(start, options.span, ended).await?;
+    Phase::Stop.tell();
+    Ok(Measured::new(options.steps, stop - start, load.latencies(start, stop)))
+}
+
+struct Load<E> {
+    engine: E,
+    steps: u64,
+    next: AtomicU64,
+    ended: AtomicUsize,
+    /// By caller: when a workflow ended, and how long it took.
+    ends: Vec<Mutex<Vec<(Instant, Duration)>>>,
+}
+
+impl<E: Engine> Load<E> {
+    fn new(engine: &E, options: &Options) -> Load<E> {
+        Load {
+            engine: engine.clone(),
+            steps: options.steps,
+            next: AtomicU64::new(NUMBERS),
+            ended: AtomicUsize::new(0),
+            ends: (0..options.count).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// Ends with an error only.
+    async fn keep_one_outstanding(
+        self: Arc<Self>,
+        caller: usize,
+    ) -> Result<std::convert::Infallible> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let took = call(&self.engine, number, self.steps).await?;
+            let mut ends = self.ends[caller].lock().unwrap_or_else(PoisonError::into_inner);
+            ends.push((Instant::now(), took));
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn latencies(&self, start: Instant, stop: Instant) -> Vec<Duration> {
+        let mut latencies = Vec::new();
+        for ends in &self.ends {
+            let ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
+            let counted = ends.iter().filter(|(end, _)| (start..stop).contains(end));
+            latencies.extend(counted.map(|(_, took)| *took));
+        }
+        latencies
     }
 }
 
-/// Measures: `call` runs one workflow from its start to its checked result; it is given a number that no other call is.
-pub async fn measure<C, F>(options: &Options, call: C) -> Result<Measured>
-where
-    C: Fn(u64) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<()>> + Send + 'static,
-{
-    let load = Arc::new(Load { call, next: AtomicU64::new(0), stop: AtomicBool::new(false) });
-    let first_calls = Instant::now();
-    for _ in 0..FIRST_CALLS {
-        load.call_one().await.context("a first call failed")?;
-        if first_calls.elapsed() > FIRST_CALLS_MAX {
+/// All workflows at once.
+pub(crate) async fn burst<E: Engine>(engine: &E, options: &Options) -> Result<Measured> {
+    Phase::Start.tell();
+    let (start, steps) = (Instant::now(), options.steps);
+    let mut calls = JoinSet::new();
+    for number in 0..options.count as u64 {
+        let engine = engine.clone();
+        calls.spawn(async move { call(&engine, NUMBERS + number, steps).await });
+    }
+    let mut latencies = Vec::new();
+    let ended = timeout(BURST_MAX, async {
+        while let Some(call) = calls.join_next().await {
+            latencies.push(call??);
+        }
+        Result::<_>::Ok(())
+    });
+    match ended.await {
+        Ok(ended) => ended?,
+        Err(_) => bail!("{} of {} ended in {BURST_MAX:?}", latencies.len(), options.count),
+    }
+    let elapsed = start.elapsed();
+    Phase::Stop.tell();
+    Ok(Measured::new(steps, elapsed, latencies))
+}
+
+/// Nothing is done for a while.
+pub(crate) async fn idle(options: &Options) -> Result<Measured> {
+    // What the start has left to do is not idleness.
+    sleep(WARM_UP).await;
+    Phase::Start.tell();
+    sleep(options.span).await;
+    Phase::Stop.tell();
+    Ok(Measured::new(0, options.span, Vec::new()))
+}
+
+pub(crate) async fn first_calls<E: Engine>(engine: &E, options: &Options) -> Result<()> {
+    let start = Instant::now();
+    for number in 0..FIRST_CALLS {
+        call(engine, number, options.steps).await.context("a first call failed")?;
+        if start.elapsed() > FIRST_CALLS_MAX {
             break;
         }
     }
-    let window_start = Instant::now() + WARM_UP;
-    let window_end = window_start + options.span;
-    let mut callers = JoinSet::new();
-    for _ in 0..options.in_flight {
-        callers.spawn(Arc::clone(&load).keep_one_outstanding(window_start, window_end));
-    }
-    tokio::time::sleep_until(window_end.into()).await;
-    load.stop.store(true, Ordering::Relaxed);
-    let ended = tokio::time::timeout(PATIENCE, async {
-        let mut latencies = Vec::new();
-        while let Some(caller) = callers.join_next().await {
-            latencies.extend(caller??);
-        }
-        Result::<_>::Ok(latencies)
-    });
-    let latencies = ended.await.context("workflows did not end in time")??;
-    summarize(options, latencies)
+    Ok(())
 }
 
-struct Load<C> {
-    call: C,
-    next: AtomicU64,
-    stop: AtomicBool,
-}
-
-impl<C, F> Load<C>
-where
-    C: Fn(u64) -> F,
-    F: Future<Output = Result<()>>,
-{
-    async fn call_one(&self) -> Result<()> {
-        (self.call)(self.next.fetch_add(1, Ordering::Relaxed)).await
-    }
-
-    /// How long each workflow took that ended within the window.
-    async fn keep_one_outstanding(
-        self: Arc<Self>,
-        window_start: Instant,
-        window_end: Instant,
-    ) -> Result<Vec<Duration>> {
-        let mut latencies = Vec::new();
-        while !self.stop.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            self.call_one().await?;
-            let end = Instant::now();
-            if (window_start..window_end).contains(&end) {
-                latencies.push(end - start);
-            }
-        }
-        Ok(latencies)
-    }
-}
-
-fn summarize(options: &Options, mut latencies: Vec<Duration>) -> Result<Measured> {
-    if latencies.is_empty() {
-        bail!("no workflow ended within {:?}", options.span);
-    }
-    latencies.sort_unstable();
-    // Nearest rank, so that the answer is one of the samples.
-    let percentile = |share: f64| {
-        let rank = (share * latencies.len() as f64).ceil() as usize;
-        latencies[rank.clamp(1, latencies.len()) - 1].as_micros()
-    };
-    Ok(Measured {
-        workflows: latencies.len(),
-        steps: latencies.len() as u64 * options.steps,
-        seconds: options.span.as_secs_f64(),
-        p50_us: percentile(0.5),
-        p99_us: percentile(0.99),
-    })
+/// One workflow from its start to its checked result.
+async fn call<E: Engine>(engine: &E, number: u64, steps: u64) -> Result<Duration> {
+    let start = Instant::now();
+    let sum = engine.chain(number).await?;
+    let took = start.elapsed();
+    let expected = number + steps * (steps - 1) / 2;
+    ensure!(sum == expected, "{steps} steps added up to {sum} from {number}");
+    Ok(took)
 }

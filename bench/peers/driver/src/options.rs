@@ -4,23 +4,41 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 /// What to measure, and where.
 #[derive(Clone, Debug)]
 pub struct Options {
+    pub(crate) kind: Kind,
     /// Steps of one workflow.
     pub steps: u64,
-    /// Workflows that are outstanding at any time.
-    pub in_flight: usize,
-    /// How long is measured, behind the warm-up.
-    pub span: Duration,
+    /// Workflows in flight, in the burst, waiting or sleeping.
+    pub(crate) count: usize,
+    /// How long is measured; for sleepers, how long they may take to fall asleep.
+    pub(crate) span: Duration,
     others: BTreeMap<String, String>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A number of workflows is outstanding at any time.
+    Chain,
+    /// All at once, nothing before.
+    Burst,
+    /// All at once, behind the first calls.
+    WarmBurst,
+    /// Events to waiting workflows, one by one.
+    Event,
+    /// All sleep to the same moment.
+    Sleep,
+    /// Nothing.
+    Idle,
 }
 
 impl Options {
     /// Reads `--name value` pairs.
-    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options> {
+    pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Options> {
         let mut others = BTreeMap::new();
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
@@ -28,14 +46,25 @@ impl Options {
             let value = args.next().with_context(|| format!("--{name} needs a value"))?;
             others.insert(name.to_owned(), value);
         }
+        let mut take =
+            |name: &str| others.remove(name).with_context(|| format!("--{name} is missing"));
+        let kind = match take("workload")?.as_str() {
+            "chain" => Kind::Chain,
+            "burst" => Kind::Burst,
+            "warm-burst" => Kind::WarmBurst,
+            "event" => Kind::Event,
+            "sleep" => Kind::Sleep,
+            "idle" => Kind::Idle,
+            other => bail!("--workload {other} is not known"),
+        };
         let mut number = |name: &str| -> Result<f64> {
-            let value = others.remove(name).with_context(|| format!("--{name} is missing"))?;
+            let value = take(name)?;
             value.parse().with_context(|| format!("--{name} {value} is no number"))
         };
-        let (steps, in_flight) = (number("steps")? as u64, number("in-flight")? as usize);
+        let (steps, count) = (number("steps")? as u64, number("count")? as usize);
         let span = Duration::try_from_secs_f64(number("seconds")?).context("--seconds")?;
-        ensure!(steps > 0 && in_flight > 0, "--steps and --in-flight are at least 1");
-        Ok(Options { steps, in_flight, span, others })
+        ensure!(steps > 0 && count > 0, "--steps and --count are at least 1");
+        Ok(Options { kind, steps, count, span, others })
     }
 
     /// The value of an option that only some drivers know.

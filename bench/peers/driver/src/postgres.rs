@@ -4,8 +4,10 @@ use anyhow::{Context, Result};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 
+use crate::Phase;
+
 /// A fresh database on a server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Database {
     server: PgConnectOptions,
     name: String,
@@ -14,10 +16,12 @@ pub struct Database {
 impl Database {
     /// Creates it on the server of this URL.
     pub async fn create(server: &str) -> Result<Database> {
+        Phase::Aside.tell();
         let server: PgConnectOptions = server.parse().context("--database")?;
         let name = format!("round_{}", std::process::id());
         let mut conn = server.connect().await.context("cannot connect to the server")?;
         conn.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await?;
+        Phase::Back.tell();
         Ok(Database { server, name })
     }
 

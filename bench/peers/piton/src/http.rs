@@ -3,46 +3,58 @@
 use anyhow::{Context, Result};
 use axum::Router;
 use peer_driver::http::Client;
-use peer_driver::{Measured, Options, check_sum, measure};
-use piton::prelude::*;
+use piton::Engine;
 use piton_http::{Api, ServerLimits};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
-use crate::{CHAIN, Chain, PATIENCE};
+use crate::workflows::{CHAIN, GO};
 
-pub(crate) async fn drive(options: &Options, database: String) -> Result<Measured> {
-    let steps = options.steps;
-    let engine = Engine::builder(database).register(Chain { steps }).start().await?;
-    let app = Router::new().nest("/api", Api::new(engine.clone()).open_to_everyone().router());
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let instances = format!("http://{}/api/{CHAIN}/instances", listener.local_addr()?);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let shutdown = async {
-        let _ = stopped.await;
-    };
-    let serving =
-        piton_http::serve(listener, app, ServerLimits::default(), engine.runtime(), shutdown);
-    let driving = async {
-        let client = Client::default();
-        let call = move |number| call(client.clone(), instances.clone(), number, steps);
-        let measured = measure(options, call).await;
-        let _ = stop.send(());
-        measured
-    };
-    let (served, measured) = tokio::join!(serving, driving);
-    served?;
-    engine.shutdown(PATIENCE).await?;
-    measured
+/// The client of a server in this process.
+#[derive(Clone)]
+pub(crate) struct Http {
+    client: Client,
+    api: String,
 }
 
-async fn call(client: Client, instances: String, number: u64, steps: u64) -> Result<()> {
-    let id = format!("chain-{number}");
-    let body = json!({"id": id, "params": number}).to_string();
-    client.post(&instances, body).await?;
-    let result = client.get(&format!("{instances}/{id}/result?wait=30s")).await?;
-    let result: Value = serde_json::from_slice(&result)?;
-    let sum = result["details"]["output"].as_u64();
-    check_sum(number, steps, sum.with_context(|| format!("no result: {result}"))?)
+impl Http {
+    pub(crate) async fn serve(engine: &Engine) -> Result<Http> {
+        let app = Router::new().nest("/api", Api::new(engine.clone()).open_to_everyone().router());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let api = format!("http://{}/api", listener.local_addr()?);
+        let (limits, runtime) = (ServerLimits::default(), engine.runtime());
+        // It serves for as long as the process lives.
+        let never = std::future::pending();
+        tokio::spawn(piton_http::serve(listener, app, limits, runtime, never));
+        Ok(Http { client: Client::default(), api })
+    }
+
+    pub(crate) async fn chain(&self, first: u64) -> Result<u64> {
+        let id = format!("chain-{first}");
+        self.create(CHAIN, &id, first).await?;
+        let url = format!("{}/{CHAIN}/instances/{id}/result?wait=30s", self.api);
+        let result: Value = serde_json::from_slice(&self.client.get(&url).await?)?;
+        let sum = result["details"]["output"].as_u64();
+        sum.with_context(|| format!("no result: {result}"))
+    }
+
+    pub(crate) async fn create(
+        &self,
+        workflow: &str,
+        id: &str,
+        params: impl Serialize,
+    ) -> Result<()> {
+        let url = format!("{}/{workflow}/instances", self.api);
+        let body = json!({"id": id, "params": params}).to_string();
+        self.client.post(&url, body).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn send_event(&self, workflow: &str, id: &str, payload: u64) -> Result<()> {
+        let url = format!("{}/{workflow}/instances/{id}/events", self.api);
+        let body = json!({"type": GO, "payload": payload}).to_string();
+        self.client.post(&url, body).await?;
+        Ok(())
+    }
 }

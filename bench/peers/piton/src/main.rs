@@ -2,68 +2,115 @@
 //! (`--dir` and `--through http`).
 
 mod http;
+mod workflows;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::SystemTime;
 
 use anyhow::Result;
 use peer_driver::postgres::Database;
-use peer_driver::{Measured, Options, Threads, check_sum, measure};
+use peer_driver::{Options, Threads};
+use piton::WorkflowHandle;
 use piton::prelude::*;
 
-/// How long the engine may take to stop.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the workflow is registered as.
-const CHAIN: &str = "chain";
+use http::Http;
+use workflows::{CHAIN, GO, LISTENER, SLEEPER};
 
 fn main() -> ExitCode {
     // The store's writer is a thread of its own.
-    peer_driver::main(Threads::AllButOne, drive)
+    peer_driver::main(Threads::AllButOne, start)
 }
 
-async fn drive(options: Options) -> Result<Measured> {
-    if let Some(server) = options.get("database") {
-        let database = Database::create(server).await?;
-        let measured = in_process(&options, database.url()).await;
-        database.remove().await?;
-        return measured;
-    }
-    let file = format!("sqlite:{}", options.dir()?.join("piton.db").display());
-    match options.get("through") {
-        Some("http") => http::drive(&options, file).await,
-        Some(other) => anyhow::bail!("--through {other}: only `http` is known"),
-        None => in_process(&options, file).await,
-    }
+/// How Piton is called.
+#[derive(Clone)]
+enum Caller {
+    InProcess(InProcess),
+    Http(Http),
 }
 
-struct Chain {
-    steps: u64,
-}
-
-impl Workflow for Chain {
-    const NAME: &'static str = CHAIN;
-    type Params = u64;
-    type Output = u64;
-
-    async fn run(&self, first: Event<u64>, step: &Step) -> piton::Result<u64> {
-        let mut sum = *first;
-        for i in 0..self.steps {
-            sum += step.run(format!("step {i}"), async move { Ok(i) }).await?;
+async fn start(options: Options) -> Result<Caller> {
+    let (url, database) = match options.get("database") {
+        Some(server) => {
+            let database = Database::create(server).await?;
+            (database.url(), Some(database))
         }
-        Ok(sum)
+        None => (format!("sqlite:{}", options.dir()?.join("piton.db").display()), None),
+    };
+    let engine = workflows::start(url, options.steps).await?;
+    Ok(match options.get("through") {
+        Some("http") => Caller::Http(Http::serve(&engine).await?),
+        Some(other) => anyhow::bail!("--through {other}: only `http` is known"),
+        None => Caller::InProcess(InProcess::new(&engine, database)?),
+    })
+}
+
+#[derive(Clone)]
+struct InProcess {
+    /// It stops with its last handle.
+    _engine: Engine,
+    chain: WorkflowHandle<u64, u64>,
+    listener: WorkflowHandle<u64, ()>,
+    sleeper: WorkflowHandle<(u64, SystemTime), ()>,
+    database: Option<Database>,
+}
+
+impl InProcess {
+    fn new(engine: &Engine, database: Option<Database>) -> Result<InProcess> {
+        Ok(InProcess {
+            _engine: engine.clone(),
+            chain: engine.workflow(CHAIN)?,
+            listener: engine.workflow(LISTENER)?,
+            sleeper: engine.workflow(SLEEPER)?,
+            database,
+        })
     }
 }
 
-async fn in_process(options: &Options, database: String) -> Result<Measured> {
-    let steps = options.steps;
-    let engine = Engine::builder(database).register(Chain { steps }).start().await?;
-    let chain = engine.workflow::<u64, u64>(CHAIN)?;
-    let measured = measure(options, move |number| {
-        let chain = chain.clone();
-        async move { check_sum(number, steps, chain.create(number).await?.result().await?) }
-    });
-    let measured = measured.await;
-    engine.shutdown(PATIENCE).await?;
-    measured
+impl peer_driver::Engine for Caller {
+    async fn chain(&self, first: u64) -> Result<u64> {
+        match self {
+            Caller::InProcess(piton) => Ok(piton.chain.create(first).await?.result().await?),
+            Caller::Http(http) => http.chain(first).await,
+        }
+    }
+
+    async fn start_listener(&self, number: u64) -> Result<()> {
+        let id = format!("listener-{number}");
+        match self {
+            Caller::InProcess(piton) => piton.listener.create(number).id(id).await.map(drop)?,
+            Caller::Http(http) => http.create(LISTENER, &id, number).await?,
+        }
+        Ok(())
+    }
+
+    async fn send_event(&self, number: u64) -> Result<()> {
+        let id = format!("listener-{number}");
+        match self {
+            Caller::InProcess(piton) => {
+                piton.listener.get(&id).await?.send_event(GO, &number).await?;
+            }
+            Caller::Http(http) => http.send_event(LISTENER, &id, number).await?,
+        }
+        Ok(())
+    }
+
+    async fn start_sleeper(&self, number: u64, moment: SystemTime) -> Result<()> {
+        let params = (number, moment);
+        match self {
+            Caller::InProcess(piton) => piton.sleeper.create(params).await.map(drop)?,
+            Caller::Http(http) => {
+                http.create(SLEEPER, &format!("sleeper-{number}"), params).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(self) -> Result<()> {
+        match self {
+            Caller::InProcess(InProcess { database: Some(database), .. }) => {
+                database.remove().await
+            }
+            Caller::InProcess(_) | Caller::Http(_) => Ok(()),
+        }
+    }
 }

@@ -2,26 +2,33 @@
 //!
 //! The options `--ingress URL` and `--admin URL` name the server.
 
+use std::collections::HashMap;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use peer_driver::http::Client;
-use peer_driver::{Measured, Options, Threads, check_sum, measure};
+use peer_driver::{Engine, Options, Threads, resumed, until, waiting};
 use restate_sdk::prelude::*;
 use tokio::net::TcpListener;
 
 fn main() -> ExitCode {
-    peer_driver::main(Threads::All, drive)
+    peer_driver::main(Threads::All, start)
 }
 
-struct Chain {
+/// By number of the waiting workflow: the name of what it waits for.
+type Awakeables = Arc<Mutex<HashMap<u64, String>>>;
+
+struct Bench {
     steps: u64,
+    awakeables: Awakeables,
 }
 
 #[service]
-impl Chain {
+impl Bench {
     #[handler]
-    async fn run(&self, cx: Context<'_>, first: u64) -> HandlerResult<u64> {
+    async fn chain(&self, cx: Context<'_>, first: u64) -> HandlerResult<u64> {
         let mut sum = first;
         for i in 0..self.steps {
             let step = cx.run(|| async move { Ok(i) }).name(format!("step {i}"));
@@ -29,29 +36,82 @@ impl Chain {
         }
         Ok(sum)
     }
-}
 
-async fn drive(options: Options) -> Result<Measured> {
-    let client = Client::default();
-    let steps = options.steps;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let server = HttpServer::new(Endpoint::builder().bind(Chain { steps }).build());
-    let serving = server.serve(listener);
-    let driving = async {
-        let deployment = format!(r#"{{"uri":"http://{address}","force":true}}"#);
-        let deployments = format!("{}/deployments", options.require("admin")?);
-        client.post(&deployments, deployment).await.context("cannot register the service")?;
-        let run = format!("{}/Chain/run", options.require("ingress")?);
-        measure(&options, move |number| call(client.clone(), run.clone(), number, steps)).await
-    };
-    tokio::select! {
-        () = serving => anyhow::bail!("the service ended"),
-        measured = driving => measured,
+    #[handler]
+    async fn listener(&self, cx: Context<'_>, number: u64) -> HandlerResult<()> {
+        let (name, event) = cx.awakeable::<u64>();
+        let awakeables = Arc::clone(&self.awakeables);
+        cx.run(|| async move {
+            awakeables.lock().unwrap_or_else(PoisonError::into_inner).insert(number, name);
+            waiting();
+            Ok(())
+        })
+        .await?;
+        event.await?;
+        cx.run(|| async move { Ok(resumed(number)) }).await?;
+        Ok(())
+    }
+
+    #[handler]
+    async fn sleeper(
+        &self,
+        cx: Context<'_>,
+        Json((number, moment)): Json<(u64, SystemTime)>,
+    ) -> HandlerResult<()> {
+        cx.sleep(until(moment)).await?;
+        cx.run(|| async move { Ok(resumed(number)) }).await?;
+        Ok(())
     }
 }
 
-async fn call(client: Client, run: String, number: u64, steps: u64) -> Result<()> {
-    let answer = client.post(&run, number.to_string()).await?;
-    check_sum(number, steps, std::str::from_utf8(&answer)?.parse()?)
+#[derive(Clone)]
+struct Restate {
+    client: Client,
+    ingress: String,
+    awakeables: Awakeables,
+}
+
+async fn start(options: Options) -> Result<Restate> {
+    let client = Client::default();
+    let awakeables = Awakeables::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let service = Bench { steps: options.steps, awakeables: Arc::clone(&awakeables) };
+    let server = HttpServer::new(Endpoint::builder().bind(service).build());
+    tokio::spawn(server.serve(listener));
+    let deployment = format!(r#"{{"uri":"http://{address}","force":true}}"#);
+    let deployments = format!("{}/deployments", options.require("admin")?);
+    client.post(&deployments, deployment).await.context("cannot register the service")?;
+    let ingress = options.require("ingress")?.to_owned();
+    Ok(Restate { client, ingress, awakeables })
+}
+
+impl Engine for Restate {
+    async fn chain(&self, first: u64) -> Result<u64> {
+        let url = format!("{}/Bench/chain", self.ingress);
+        let sum = self.client.post(&url, first.to_string()).await?;
+        Ok(std::str::from_utf8(&sum)?.parse()?)
+    }
+
+    async fn start_listener(&self, number: u64) -> Result<()> {
+        let url = format!("{}/Bench/listener/send", self.ingress);
+        self.client.post(&url, number.to_string()).await?;
+        Ok(())
+    }
+
+    async fn send_event(&self, number: u64) -> Result<()> {
+        let name = {
+            let awakeables = self.awakeables.lock().unwrap_or_else(PoisonError::into_inner);
+            awakeables.get(&number).context("it does not wait")?.clone()
+        };
+        let url = format!("{}/restate/awakeables/{name}/resolve", self.ingress);
+        self.client.post(&url, number.to_string()).await?;
+        Ok(())
+    }
+
+    async fn start_sleeper(&self, number: u64, moment: SystemTime) -> Result<()> {
+        let url = format!("{}/Bench/sleeper/send", self.ingress);
+        self.client.post(&url, serde_json::to_string(&(number, moment))?).await?;
+        Ok(())
+    }
 }
