@@ -165,7 +165,7 @@ fn hook_row(sample: &Connection) -> Result<(Vec<String>, Vec<Value>)> {
     let definitions = definitions.collect::<rusqlite::Result<Vec<String>>>()?;
     let mut select = sample.prepare(
         "SELECT id, namespace, name, 'pending', 0, attempts_max, retry_delay_ms, retry_delay_max_ms, retry_backoff,
-            created_at, 0, NULL, created_at, created_at, NULL, payload, NULL FROM piton_hook LIMIT 1",
+            created_at, 0, NULL, created_at, created_at, NULL, payload, NULL, 0, 0 FROM piton_hook LIMIT 1",
     )?;
     let columns = select.column_count();
     let row = select.query_row([], |row| (0..columns).map(|column| row.get(column)).collect())?;

@@ -52,12 +52,12 @@ const HEALTHY: &str = "
         (1, 1, 2, 'log_2', 'info', 'user', false, 12, 'charged');
     INSERT INTO piton_hook
         (id, namespace, name, status, attempts, attempts_max, retry_delay_ms, retry_backoff, due_at, epoch, lease_owner,
-         created_at, updated_at, payload, error)
+         created_at, updated_at, payload, error, failures, claims)
     VALUES
-        ('hook_1', 'app', 'paid', 'pending', 1, 2, 10, 'constant', 90, 1, NULL, 10, 20, '1', '{}'),
-        ('hook_2', 'app', 'paid', 'processing', 2, 1, 10, 'constant', 90, 2, 'me', 10, 20, '1', NULL),
-        ('hook_3', 'app', 'paid', 'completed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', NULL),
-        ('hook_4', 'app', 'paid', 'failed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', '{}');";
+        ('hook_1', 'app', 'paid', 'pending', 1, 2, 10, 'constant', 90, 1, NULL, 10, 20, '1', '{}', 1, 0),
+        ('hook_2', 'app', 'paid', 'processing', 2, 1, 10, 'constant', 90, 2, 'me', 10, 20, '1', NULL, 1, 1),
+        ('hook_3', 'app', 'paid', 'completed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', NULL, 0, 0),
+        ('hook_4', 'app', 'paid', 'failed', 1, 1, 10, 'constant', NULL, 1, NULL, 10, 20, '1', '{}', 1, 0);";
 
 fn database(damage: &str) -> (TempDir, PathBuf) {
     let directory = TempDir::new().expect("a directory");
@@ -153,7 +153,10 @@ fn each_damage_is_found_as_what_it_is() {
     check("UPDATE piton_hook SET lease_owner = 'me' WHERE id = 'hook_3'", &["I16"]);
     check("UPDATE piton_hook SET attempts = 0 WHERE id = 'hook_3'", &["I16"]);
     check("UPDATE piton_hook SET error = NULL WHERE id = 'hook_4'", &["I16"]);
-    check("UPDATE piton_hook SET attempts = 2 WHERE id = 'hook_1'", &["I16"]);
+    check("UPDATE piton_hook SET attempts = 2, failures = 2 WHERE id = 'hook_1'", &["I16"]);
+    check("UPDATE piton_hook SET claims = 1 WHERE id = 'hook_1'", &["I16"]);
+    check("UPDATE piton_hook SET claims = 0 WHERE id = 'hook_2'", &["I16"]);
+    check("UPDATE piton_hook SET failures = 2 WHERE id = 'hook_4'", &["I16"]);
     check("UPDATE piton_step SET status = 'lost' WHERE name = 'old'", &["I18"]);
 }
 

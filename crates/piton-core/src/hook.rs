@@ -40,6 +40,9 @@ pub const RETRY_DELAY_MAX: Span = Span::from_days(365);
 /// The name of the error of a hook whose process died too often.
 pub const HOOK_LOST: &str = "HookLost";
 
+/// The name of the error of a hook whose row cannot be read.
+pub const HOOK_DAMAGED: &str = "HookDamaged";
+
 /// A hook on its way into the database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewHook {
@@ -124,6 +127,25 @@ pub struct HookRecord {
 }
 
 impl HookRecord {
+    /// Stands in a list for a row that cannot be read.
+    pub fn damaged(
+        id: Arc<str>,
+        namespace: HookNamespace,
+        name: HookName,
+        why: impl Into<String>,
+    ) -> Self {
+        let at = Timestamp::from_millis(0);
+        let retries = Retries::none();
+        let payload = Json::null();
+        let new = NewHook { id, namespace, name, payload, process_at: None, retries };
+        HookRecord {
+            status: HookStatus::Failed,
+            due_at: None,
+            error: Some(RecordedError::new(HOOK_DAMAGED, why)),
+            ..new.into_record(at)
+        }
+    }
+
     /// What the holder must prove.
     pub fn key(&self) -> HookKey {
         HookKey { id: Arc::clone(&self.id), epoch: self.epoch }
@@ -151,6 +173,8 @@ pub enum HookOutcome {
         /// Whether another attempt may help.
         retryable: bool,
     },
+    /// It was cut off on purpose, and its holder hands it back.
+    Released,
 }
 
 /// What is taken by itself: stores find the hooks of each lane by an index of its own.
@@ -231,10 +255,12 @@ pub fn is_held(hook: &HookRecord, key: &HookKey) -> bool {
 ///
 /// The delay counts from now, the moment at which the failure is recorded.
 pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookRecord {
-    let failures = hook.failures.saturating_add(u32::from(*outcome != HookOutcome::Done));
+    let mut failures = hook.failures;
     let (status, due_at, error) = match outcome {
         HookOutcome::Done => (HookStatus::Completed, None, None),
+        HookOutcome::Released => (HookStatus::Pending, Some(now), hook.error.clone()),
         HookOutcome::Failed { error, retryable } => {
+            failures = failures.saturating_add(1);
             let delay = hook.retries.delay_after(failures, RETRY_DELAY_MAX);
             match delay.filter(|_| *retryable && !planted(Bug::HookFailureForgotten)) {
                 Some(delay) => (HookStatus::Pending, Some(now.plus(delay)), Some(error.clone())),
@@ -505,6 +531,14 @@ mod tests {
         assert_eq!(waits.claims, 0, "something became of it");
         let again = take(&waits, later(2_000));
         assert_eq!(settle(&again, &failed(true), NOW).status, HookStatus::Failed);
+    }
+
+    #[test]
+    fn a_hook_that_is_handed_back_is_due_at_once_and_has_not_failed() {
+        let held = take(&hook(Retries::none(), None), NOW);
+        let back = settle(&held, &HookOutcome::Released, later(9));
+        assert_eq!((back.status, back.due_at), (HookStatus::Pending, Some(later(9))));
+        assert_eq!((back.failures, back.claims, back.error), (0, 0, None));
     }
 
     #[test]

@@ -485,7 +485,7 @@ pub(crate) async fn restart(core: Arc<Core>, call: Call) -> Answer<Done> {
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!({"maxInstances": 10}))]
 pub(crate) struct TickOrder {
-    /// How many runs to advance at most: 1 to 256, default 100.
+    /// How many runs to advance at most, and how many hooks of each namespace to process: 1 to 256, default 100.
     #[schema(minimum = 1, maximum = 256)]
     max_instances: Option<usize>,
     /// Accepted and not used: a run that was claimed is advanced until it rests.
@@ -493,7 +493,7 @@ pub(crate) struct TickOrder {
     max_steps: Option<u32>,
 }
 
-/// Advances due runs and answers when they rest. Switched off unless the host enables it.
+/// Advances due runs, processes due hooks, and answers when they rest. Switched off unless the host enables it.
 #[utoipa::path(
     post, path = "/_runner/tick", tag = "runner",
     request_body = Option<TickOrder>,
@@ -512,7 +512,8 @@ pub(crate) async fn tick(core: Arc<Core>, mut call: Call) -> Answer<TickAnswer> 
     order.check()?;
     let runs = order.max_instances.unwrap_or(TICK_INSTANCES_DEFAULT);
     let tick = one_tick(&core, runs).await?;
-    Ok(Json(TickAnswer { processed: tick.processed }))
+    let hooks = Some(tick.hooks).filter(|hooks| *hooks > 0);
+    Ok(Json(TickAnswer { processed: tick.processed, hooks }))
 }
 
 /// Ticks unless another tick of this router is still at work.

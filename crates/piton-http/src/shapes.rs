@@ -318,6 +318,9 @@ pub(crate) struct EventAnswer {
 pub(crate) struct TickAnswer {
     /// How many runs were advanced.
     pub(crate) processed: usize,
+    /// How many hooks were processed; left out if none were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hooks: Option<usize>,
 }
 
 /// A page of the history of a run.

@@ -665,9 +665,9 @@ impl Engine {
         Ok(self.inner.shared.unregistered().await?)
     }
 
-    /// Claims up to `runs` due runs, advances each as far as it goes, processes the hooks that are due, and returns when
-    /// everything rests: for hosts without a background runner. Any number of ticks may run at the same time, in any
-    /// process.
+    /// Claims up to `runs` due runs, advances each as far as it goes, processes up to as many due hooks of each namespace,
+    /// and returns when what it took rests: for hosts without a background runner. Any number of ticks may run at the same
+    /// time, in any process.
     ///
     /// ```
     /// # use piton::prelude::*;
@@ -688,7 +688,7 @@ impl Engine {
     /// If the store cannot be used.
     pub async fn tick(&self, runs: usize) -> Result<Tick> {
         let processed = self.inner.runner.tick(runs).await?;
-        let hooks = self.inner.hooks.tick().await?;
+        let hooks = self.inner.hooks.tick(runs).await?;
         Ok(Tick { processed, hooks })
     }
 
@@ -767,7 +767,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = self.inner.hooks.finish() => {}
-                () = hooks_end => self.inner.hooks.abort(),
+                () = hooks_end => self.inner.hooks.hand_back().await,
             }
         };
         tokio::join!(self.inner.runner.shutdown(patience), hooks);

@@ -11,7 +11,7 @@ use piton::{EngineBuilder, Span};
 use piton_testing::postgres::Scratch;
 use piton_testing::{Harness, VirtualRuntime};
 
-use crate::support::{Gate, Trail, engine_on, flow, until};
+use crate::support::{Gate, Trail, engine_on, flow, tick_until_arrived, until};
 
 fn witness(trail: &Trail) -> Hooks {
     let trail = trail.clone();
@@ -154,4 +154,37 @@ async fn a_host_without_a_runner_is_driven_by_its_hooks_alone() -> Result<()> {
         processor.process().await?;
     }
     instance.result().await
+}
+
+/// Nothing is committed when a lease runs out: a host without a runner follows `next_wake_at` for that.
+#[tokio::test]
+async fn a_run_whose_process_died_is_told_by_next_wake_at_and_by_no_hook() -> Result<()> {
+    let (harness, gate, trail) = (Harness::memory([]).await?, Gate::new(), Trail::default());
+    let start = async || {
+        let held = flow("held", &gate, |gate, _: Event<()>, step| {
+            Box::pin(async move { step.run("wait", async { gate.pass().await }).await })
+        });
+        let told = trail.clone();
+        let hooks = Hooks::new().on_workflow_enqueued(move |news, _| {
+            told.mark(news.reason);
+            async { Ok(()) }
+        });
+        let no_runner = |builder: EngineBuilder| builder.no_runner().hooks(hooks);
+        engine_on(harness.store(), &harness, [held], no_runner).await
+    };
+    let first = start().await?;
+    let id = first.workflow::<(), ()>("held")?.create(()).await?.id().to_owned();
+    drop(tick_until_arrived(&first, &gate).await?);
+    drop(first);
+
+    let second = start().await?;
+    let processor = second.hooks().processor().unwrap();
+    assert_eq!(processor.process().await?, 1);
+    let lease_ends = second.next_wake_at().await?.unwrap();
+    harness.runtime().advance(lease_ends.since(harness.now()));
+    assert_eq!(processor.process().await?, 0);
+    assert_eq!(trail.seen(), ["create"]);
+    gate.open();
+    assert_eq!(second.tick(1).await?.processed, 1);
+    second.workflow::<(), ()>("held")?.get(&id).await?.result().await
 }

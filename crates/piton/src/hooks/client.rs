@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use piton_core::hook::HookRecord;
-use piton_core::{Code, HookName, HookNamespace, HookStatus, Refusal, Timestamp, limits};
+use piton_core::{Code, HookName, HookNamespace, HookStatus, Refusal, Span, Timestamp, limits};
 use serde::Serialize;
 use ulid::Ulid;
 
@@ -16,6 +16,9 @@ use crate::engine::Shared;
 use crate::runtime::{BoxFuture, TaskOwner};
 use crate::store::{Hint, HookQuery, HookStore, Observer, default_namespace};
 use crate::{Error, Result};
+
+/// How long a store has to record which hooks were handed back: those that are not are taken again after their lease.
+const HAND_BACK_MAX: Span = Span::from_millis(1_000);
 
 /// What an engine has for its hooks.
 pub(crate) struct HookShared {
@@ -66,9 +69,10 @@ impl HookShared {
         (!all.is_empty()).then(|| ProcessorGroup::new(all))
     }
 
-    /// Processes what is due now; how many.
-    pub(crate) async fn tick(&self) -> Result<usize> {
-        processed_by_all(self.processors.iter().map(|processor| processor.tick()).collect()).await
+    /// Processes what is due now, up to so many hooks of each namespace; how many.
+    pub(crate) async fn tick(&self, hooks_max: usize) -> Result<usize> {
+        let all = self.processors.iter().map(|processor| processor.tick(hooks_max));
+        processed_by_all(all.collect()).await
     }
 
     /// Starts no more rounds, and takes nothing more in those under way.
@@ -79,6 +83,19 @@ impl HookShared {
         for processor in &self.processors {
             processor.stop();
         }
+    }
+
+    /// Drops the handlers that are still running, and hands their hooks back, so that nobody need wait for a lease.
+    pub(crate) async fn hand_back(&self) {
+        for processor in &self.processors {
+            processor.abandon();
+        }
+        tokio::select! {
+            biased;
+            () = self.finish() => {}
+            () = self.shared.runtime.sleep(HAND_BACK_MAX) => {}
+        }
+        self.abort();
     }
 
     /// Waits until the rounds under way are over.

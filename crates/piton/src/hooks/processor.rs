@@ -9,11 +9,11 @@ use std::task::Poll;
 
 use piton_core::hook::HookRecord;
 use piton_core::{HookName, HookNamespace, Span, Timestamp};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::client::hook_store;
 use super::registry::Config;
-use super::round::{Round, TURNS_OF_TICK_MAX};
+use super::round::Round;
 use super::{HookHandler, Registered};
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
@@ -56,6 +56,8 @@ pub(super) struct Inner {
     pub(super) news: Notify,
     /// Takes nothing more.
     pub(super) stopping: AtomicBool,
+    /// Hands back what is in hand.
+    pub(super) abandoned: watch::Sender<bool>,
     /// Who has it may have a suspect in hand.
     pub(super) suspect: Arc<Semaphore>,
     /// When old hooks were last removed, by the monotonic clock.
@@ -66,9 +68,17 @@ impl HookProcessor {
     pub(super) fn new(shared: Arc<Shared>, registered: Registered) -> Self {
         let Registered { namespace, handlers, config } = registered;
         let (news, stopping) = (Notify::new(), AtomicBool::new(false));
-        let (suspect, pruned_us) = (Arc::new(Semaphore::new(1)), Mutex::default());
-        let inner =
-            Inner { shared, namespace, handlers, config, news, stopping, suspect, pruned_us };
+        let inner = Inner {
+            shared,
+            namespace,
+            handlers,
+            config,
+            news,
+            stopping,
+            abandoned: watch::Sender::new(false),
+            suspect: Arc::new(Semaphore::new(1)),
+            pruned_us: Mutex::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -81,21 +91,27 @@ impl HookProcessor {
         self.inner.news.notify_one();
     }
 
-    /// Like [`process`](Processor::process), but comes to an end however fast hooks are triggered.
-    pub(super) fn tick(&self) -> BoxFuture<Result<usize>> {
-        self.round(Some(TURNS_OF_TICK_MAX))
+    /// Like [`process`](Processor::process), but takes this many hooks at most: it comes to an end however fast hooks
+    /// are triggered.
+    pub(super) fn tick(&self, hooks_max: usize) -> BoxFuture<Result<usize>> {
+        self.round(Some(hooks_max))
     }
 
-    fn round(&self, turns_max: Option<usize>) -> BoxFuture<Result<usize>> {
+    fn round(&self, hooks_max: Option<usize>) -> BoxFuture<Result<usize>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let processed = Round::new(Arc::clone(&inner)).run(turns_max).await?;
+            let processed = Round::new(Arc::clone(&inner), hooks_max).run().await?;
             // Where nothing runs in the background nobody else does.
             if processed > 0 && inner.is_to_prune() {
                 let _ = inner.prune().await.inspect_err(log_unpruned);
             }
             Ok(processed)
         })
+    }
+
+    /// Hands back what is in hand.
+    pub(super) fn abandon(&self) {
+        self.inner.abandoned.send_replace(true);
     }
 
     /// Takes nothing more; what is in hand is finished.

@@ -23,9 +23,6 @@ use crate::runtime::TaskOwner;
 use crate::store::TAKEN_MAX;
 use crate::{Error, Result};
 
-/// How many transactions a round of a tick makes at most; what is left then is for the next one.
-pub(super) const TURNS_OF_TICK_MAX: usize = 10_000;
-
 /// How often a round looks for hooks that fell due while its handlers are running.
 const LOOK_INTERVAL: Span = Span::from_millis(1_000);
 
@@ -41,7 +38,7 @@ const DOUBLINGS_MAX: u32 = 5;
 
 /// A hook in hand.
 struct Flight {
-    key: HookKey,
+    hook: HookRecord,
     /// No other suspect is taken as long as this one is in hand.
     _suspect: Option<OwnedSemaphorePermit>,
     /// Aborts the handler when it is dropped.
@@ -57,6 +54,8 @@ pub(super) struct Round {
     report: mpsc::UnboundedSender<(HookRecord, HookOutcome)>,
     settled: Vec<(HookRecord, HookOutcome)>,
     processed: usize,
+    /// How many more it takes, if there is a limit.
+    left: Option<usize>,
     /// There may be more that is due.
     more: bool,
     renewed_us: u64,
@@ -65,7 +64,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(inner: Arc<Inner>) -> Self {
+    /// One that takes this many hooks at most, if there is a limit.
+    pub(super) fn new(inner: Arc<Inner>, hooks_max: Option<usize>) -> Self {
         let (report, ended) = mpsc::unbounded_channel();
         let now_us = inner.shared.runtime.monotonic_us();
         Self {
@@ -75,18 +75,18 @@ impl Round {
             report,
             settled: Vec::new(),
             processed: 0,
+            left: hooks_max,
             more: true,
             renewed_us: now_us,
             answered_us: now_us,
         }
     }
 
-    /// Goes on until nothing is due and nothing is running; after so many turns, if there is a limit, it takes no more.
-    pub(super) async fn run(mut self, turns_max: Option<usize>) -> Result<usize> {
+    /// Goes on until nothing is due, or nothing more is to be taken, and nothing is running.
+    pub(super) async fn run(mut self) -> Result<usize> {
         let mut failures = 0;
-        for turn in 1.. {
-            let enough = turns_max.is_some_and(|max| turn > max);
-            self.more &= !enough && !self.inner.stopping.load(Ordering::SeqCst);
+        loop {
+            self.more &= self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst);
             if let Err(error) = self.turn().await {
                 self.pause_after(error, failures).await?;
                 failures += 1;
@@ -106,7 +106,8 @@ impl Round {
     /// forgotten.
     async fn turn(&mut self) -> Result<()> {
         let room = self.inner.config.concurrency - self.flights.len();
-        let wanted = if self.more { room.min(TAKEN_MAX) } else { 0 };
+        let room = room.min(TAKEN_MAX).min(self.left.unwrap_or(usize::MAX));
+        let wanted = if self.more { room } else { 0 };
         let now_us = self.inner.shared.runtime.monotonic_us();
         let renewed = self.renewals(now_us);
         if wanted == 0 && self.settled.is_empty() && renewed.is_empty() {
@@ -134,6 +135,7 @@ impl Round {
             self.remove(&key);
         }
         self.more = wanted > 0 && worked.taken.len() == wanted;
+        self.left = self.left.map(|left| left.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
             let suspect = is_suspect(&hook).then(|| suspect.take()).flatten();
             self.start(hook, suspect);
@@ -159,7 +161,7 @@ impl Round {
         if now_us.saturating_sub(self.renewed_us) < micros(self.third_of_lease()) {
             return Vec::new();
         }
-        self.flights.values().map(|flight| flight.key.clone()).collect()
+        self.flights.values().map(|flight| flight.hook.key()).collect()
     }
 
     fn third_of_lease(&self) -> Span {
@@ -168,27 +170,35 @@ impl Round {
 
     fn start(&mut self, hook: HookRecord, suspect: Option<OwnedSemaphorePermit>) {
         let inner = Arc::clone(&self.inner);
-        let key = hook.key();
+        let taken = hook.clone();
         let reporter = Reporter::new(hook.clone(), self.report.clone());
-        let task = async move { reporter.ended(attempt(&inner, &hook).await) };
-        let id = Arc::clone(&key.id);
+        let task = async move { reporter.ended(attempt(&inner, &taken).await) };
+        let id = Arc::clone(&hook.id);
         let task = self.inner.shared.runtime.spawn(Box::pin(task));
-        self.flights.insert(id, Flight { key, _suspect: suspect, _task: task });
+        self.flights.insert(id, Flight { hook, _suspect: suspect, _task: task });
     }
 
     /// Lets go of this hook, if it is in hand as this epoch.
     fn remove(&mut self, key: &HookKey) -> Option<Flight> {
-        let held = self.flights.get(&key.id).is_some_and(|flight| flight.key.epoch == key.epoch);
+        let held = self.flights.get(&key.id).is_some_and(|flight| flight.hook.epoch == key.epoch);
         held.then(|| self.flights.remove(&key.id))?
+    }
+
+    /// Drops the handlers that are running, and hands their hooks back.
+    fn hand_back(&mut self) {
+        let flights = std::mem::take(&mut self.flights).into_values();
+        self.settled.extend(flights.map(|flight| (flight.hook, HookOutcome::Released)));
     }
 
     /// Waits until a handler has ended, or it is time to look again.
     async fn wait(&mut self) {
         let inner = Arc::clone(&self.inner);
+        let mut abandoned = inner.abandoned.subscribe();
         let look_interval = LOOK_INTERVAL.min(self.third_of_lease());
         let first = tokio::select! {
             biased;
             ended = self.ended.recv() => ended,
+            _ = abandoned.wait_for(|abandoned| *abandoned) => return self.hand_back(),
             () = inner.news.notified() => None,
             () = inner.shared.runtime.sleep(look_interval) => None,
         };

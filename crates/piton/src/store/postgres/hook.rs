@@ -143,7 +143,11 @@ macro_rules! page {
     };
 }
 
-const HOOK_PAGE: &str = page!("($4::text IS NULL OR status = $4)");
+const HOOK_PAGE: &str = page!("$4::text IS NULL");
+// The index of each status is there for those who name it.
+const HOOK_PAGE_PENDING: &str = page!("status = 'pending' AND $4::text IS NOT NULL");
+const HOOK_PAGE_PROCESSING: &str = page!("status = 'processing' AND $4::text IS NOT NULL");
+const HOOK_PAGE_COMPLETED: &str = page!("status = 'completed' AND $4::text IS NOT NULL");
 const HOOK_PAGE_FAILED: &str = page!("status = 'failed' AND $4::text IS NOT NULL");
 
 fn bind_new(hooks: &[NewHook], fixed: Option<Timestamp>) -> Result<PgArguments, Failure> {
@@ -425,8 +429,13 @@ pub(super) async fn get(db: &mut Db<'_>, id: &str) -> Outcome<Option<HookRecord>
 }
 
 pub(super) async fn page(db: &mut Db<'_>, query: &HookQuery) -> Outcome<Vec<HookRecord>> {
-    let failed = query.status == Some(HookStatus::Failed);
-    let sql = if failed { HOOK_PAGE_FAILED } else { HOOK_PAGE };
+    let sql = match query.status {
+        None => HOOK_PAGE,
+        Some(HookStatus::Pending) => HOOK_PAGE_PENDING,
+        Some(HookStatus::Processing) => HOOK_PAGE_PROCESSING,
+        Some(HookStatus::Completed) => HOOK_PAGE_COMPLETED,
+        Some(HookStatus::Failed) => HOOK_PAGE_FAILED,
+    };
     let params = params![
         query.behind.as_deref(),
         query.namespace.as_ref().map(HookNamespace::as_str),
@@ -434,7 +443,24 @@ pub(super) async fn page(db: &mut Db<'_>, query: &HookQuery) -> Outcome<Vec<Hook
         query.status.map(HookStatus::as_str),
         i64::from(query.limit),
     ];
-    db.all(sql, params, decode).await
+    db.all(sql, params, shown).await
+}
+
+/// A row for a list: one that cannot be read is shown as that, and does not keep the others from being shown.
+fn shown(row: &PgRow) -> Outcome<HookRecord> {
+    match decode(row) {
+        Err(Trouble::Answer(error)) => {
+            let text = |column| row.try_get::<String, _>(column).unwrap_or_else(|_| "?".to_owned());
+            let (namespace, name) = (text(2), text(3));
+            Ok(HookRecord::damaged(
+                text(1).into(),
+                HookNamespace::from_stored(namespace),
+                HookName::from_stored(name),
+                error.to_string(),
+            ))
+        }
+        decoded => decoded,
+    }
 }
 
 fn id_of(row: &PgRow) -> Outcome<Arc<str>> {

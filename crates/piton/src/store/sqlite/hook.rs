@@ -124,6 +124,35 @@ macro_rules! page {
 
 pub(super) const HOOK_PAGE: &str = page!("", "(?4 IS NULL OR status = ?4)");
 
+macro_rules! ids {
+    ($index:literal, $lane:literal) => {
+        concat!(
+            "SELECT id FROM piton_hook INDEXED BY ",
+            $index,
+            " WHERE due_at IS NOT NULL AND ",
+            $lane,
+            " AND (?1 IS NULL OR id < ?1) AND (?2 IS NULL OR namespace = ?2)"
+        )
+    };
+}
+
+/// Finished hooks, in any number, are not looked at.
+pub(super) const HOOK_PAGE_PENDING: &str = concat!(
+    select_hook!(""),
+    " WHERE id IN (",
+    ids!("piton_hook_due", "status = 'pending'"),
+    " ORDER BY id DESC LIMIT ?5) ORDER BY id DESC"
+);
+
+pub(super) const HOOK_PAGE_PROCESSING: &str = concat!(
+    select_hook!(""),
+    " WHERE id IN (",
+    ids!("piton_hook_in_hand", "status = 'processing' AND claims < 3"),
+    " UNION ALL ",
+    ids!("piton_hook_suspect", "status = 'processing' AND claims >= 3"),
+    ") ORDER BY id DESC LIMIT ?5"
+);
+
 pub(super) const HOOK_PAGE_FAILED: &str =
     page!("INDEXED BY piton_hook_failed", "status = 'failed' AND ?4 IS NOT NULL");
 
@@ -358,8 +387,15 @@ pub(super) fn get(db: &mut Statements<'_>, id: &str) -> Outcome<Option<HookRecor
 }
 
 pub(super) fn page(db: &mut Statements<'_>, query: &HookQuery) -> Outcome<Vec<HookRecord>> {
-    let failed = query.status == Some(HookStatus::Failed);
-    let sql = if failed { HOOK_PAGE_FAILED } else { HOOK_PAGE };
+    let sql = match query.status {
+        Some(HookStatus::Failed) => HOOK_PAGE_FAILED,
+        // Names are not in these indexes.
+        Some(HookStatus::Pending) if query.name.is_none() => HOOK_PAGE_PENDING,
+        Some(HookStatus::Processing) if query.name.is_none() => HOOK_PAGE_PROCESSING,
+        Some(HookStatus::Pending | HookStatus::Processing | HookStatus::Completed) | None => {
+            HOOK_PAGE
+        }
+    };
     let params = params![
         query.behind,
         query.namespace.as_ref().map(HookNamespace::as_str),
@@ -367,7 +403,24 @@ pub(super) fn page(db: &mut Statements<'_>, query: &HookQuery) -> Outcome<Vec<Ho
         query.status.map(HookStatus::as_str),
         query.limit,
     ];
-    db.all(sql, params, decode)
+    db.all(sql, params, shown)
+}
+
+/// A row for a list: one that cannot be read is shown as that, and does not keep the others from being shown.
+fn shown(row: &Row<'_>) -> Outcome<HookRecord> {
+    match decode(row) {
+        Err(Trouble::Answer(error)) => {
+            let text = |column| row.get::<_, String>(column).unwrap_or_else(|_| "?".to_owned());
+            let (namespace, name) = (text(1), text(2));
+            Ok(HookRecord::damaged(
+                text(0).into(),
+                HookNamespace::from_stored(namespace),
+                HookName::from_stored(name),
+                error.to_string(),
+            ))
+        }
+        decoded => decoded,
+    }
 }
 
 fn decode(row: &Row<'_>) -> Outcome<HookRecord> {

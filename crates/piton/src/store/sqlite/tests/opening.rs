@@ -2,13 +2,15 @@
 
 use std::fs;
 
-use piton_core::hook::NewHook;
-use piton_core::{HookName, InstanceStatus, LogLevel, Retries, TaskState};
+use piton_core::hook::{HOOK_DAMAGED, NewHook};
+use piton_core::{HookName, HookStatus, InstanceStatus, LogLevel, Retries, TaskState};
 use rusqlite::Connection;
 
 use super::*;
 use crate::store::sqlite::{migrate, open};
-use crate::store::{Action, HookStore, HookWork, LogFilter, PageQuery, default_namespace};
+use crate::store::{
+    Action, HookQuery, HookStore, HookWork, LogFilter, PageQuery, default_namespace,
+};
 
 fn refused(place: &Place) -> String {
     let error = place.try_open().expect_err("refused");
@@ -251,4 +253,33 @@ async fn hooks_of_a_process_that_is_gone_are_released_at_open_however_far_ahead_
     work.wanted = 1;
     let taken = store.work_hooks(work).await.expect("works").taken;
     assert_eq!(taken.iter().map(|hook| hook.attempts).collect::<Vec<_>>(), [2], "at once");
+}
+
+#[tokio::test]
+async fn a_hook_that_cannot_be_read_is_listed_as_damaged_beside_the_others() {
+    let place = Place::new();
+    let store = place.open();
+    let hook = |number: u32| NewHook {
+        id: format!("hook_{number}").into(),
+        namespace: default_namespace(),
+        name: HookName::from_stored("greet"),
+        payload: Json::from_valid_text("1".to_owned()),
+        process_at: None,
+        retries: Retries::default(),
+    };
+    store.trigger_hooks(vec![hook(1), hook(2)]).await.expect("stored");
+    let conn = Connection::open(place.directory.path().join("piton.db")).expect("opens");
+    conn.execute("UPDATE piton_hook SET retry_backoff = 'sideways' WHERE id = 'hook_1'", [])
+        .expect("damages");
+    for status in [None, Some(HookStatus::Pending)] {
+        let query = HookQuery { limit: 10, status, ..HookQuery::default() };
+        let listed = HookStore::hooks(&*store, query).await.expect("readable");
+        let errors = listed.iter().map(|hook| hook.error.as_ref().map(|error| &*error.name));
+        assert_eq!(errors.collect::<Vec<_>>(), [None, Some(HOOK_DAMAGED)]);
+        assert_eq!((listed[1].name.as_str(), listed[1].status), ("greet", HookStatus::Failed));
+    }
+    assert!(
+        store.hook("hook_1".into()).await.is_err(),
+        "asked for by itself it says what is wrong"
+    );
 }
