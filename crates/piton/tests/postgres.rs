@@ -118,24 +118,48 @@ const NEVER: &str = "1 hour";
 #[tokio::test]
 async fn an_instance_created_in_one_process_runs_in_another_which_is_told() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let api = engine(scratch.options()).await?.register(workflow("add", add));
+    let (options, cut) = cuttable(&scratch);
+    let api = engine(options.clone()).await?.register(workflow("add", add));
     let api = api.no_runner().poll_interval(NEVER).start().await?;
-    let worker = engine(scratch.options()).await?.register(workflow("add", add));
+    let worker = engine(options).await?.register(workflow("add", add));
     let worker = worker.poll_interval(NEVER).start().await?;
+    see_one_end(&api, &scratch).await?;
+    // Those who listen come back when they were cut off.
+    scratch.connect().await?.execute(AssertSqlSafe(cut)).await?;
+    see_one_end(&api, &scratch).await?;
+    worker.shutdown("5 seconds").await?;
+    api.shutdown("5 seconds").await
+}
+
+async fn see_one_end(api: &Engine, scratch: &Scratch) -> Result<()> {
     let adds = api.workflow::<(u32, u32), u32>("add")?;
     // A hint may be lost while the worker is only beginning to listen: somebody creates another one then.
     for n in 0.. {
-        let instance = adds.create((n, 1)).await?;
+        // What is cut off is tried again.
+        let Ok(instance) = adds.create((n, 1)).await else { continue };
         tokio::select! {
-            result = instance.result() => {
-                assert_eq!(result?, n + 1);
-                break;
-            }
-            () = worker_listens(&scratch) => {}
+            result = instance.result() => match result {
+                Ok(sum) => {
+                    assert_eq!(sum, n + 1);
+                    break;
+                }
+                Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
+            },
+            () = worker_listens(scratch) => {}
         }
     }
-    worker.shutdown("5 seconds").await?;
-    api.shutdown("5 seconds").await
+    Ok(())
+}
+
+/// Options by which connections can be told from those of other tests, and the statement that cuts them.
+fn cuttable(scratch: &Scratch) -> (PostgresOptions, String) {
+    let mine = format!("piton-{}", scratch.schema());
+    let join = if scratch.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{join}application_name={mine}", scratch.url());
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{mine}'"
+    );
+    (PostgresOptions::new(url).schema(scratch.schema()), cut)
 }
 
 /// Ends when both processes listen and some time was given to a hint.
@@ -301,15 +325,9 @@ async fn survive(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let mine = format!("piton-{}", scratch.schema());
-    let join = if scratch.url().contains('?') { '&' } else { '?' };
-    let url = format!("{}{join}application_name={mine}", scratch.url());
-    let options = PostgresOptions::new(url).schema(scratch.schema());
+    let (options, cut) = cuttable(&scratch);
     survive(options, &scratch, async |_| {
-        let mut conn = scratch.connect().await?;
-        let cut =
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
-        sqlx::query(cut).bind(&mine).execute(&mut conn).await?;
+        scratch.connect().await?.execute(AssertSqlSafe(cut.clone())).await?;
         Ok(())
     })
     .await
