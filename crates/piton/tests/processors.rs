@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use piton::hooks::{HookStatus, Hooks, PollingDispatcher, Processor};
 use piton::prelude::*;
 use piton::runtime::Runtime;
@@ -204,15 +205,10 @@ async fn twenty_ticks_at_once_run_every_hook_once(kind: StoreKind) -> Result<()>
     for number in 0..100 {
         engine.hooks().send("greet", &format!("{number}")).await?;
     }
-    let ticks: Vec<_> = (0..20)
-        .map(|_| {
-            let engine = engine.clone();
-            tokio::spawn(async move { engine.tick(10).await })
-        })
-        .collect();
+    let ticks = join_all((0..20).map(|_| engine.tick(10))).await;
     let mut processed = 0;
     for tick in ticks {
-        processed += tick.await.unwrap()?.hooks;
+        processed += tick?.hooks;
     }
     // One that found the rest locked by others came back empty-handed.
     while engine.next_wake_at().await?.is_some() {
