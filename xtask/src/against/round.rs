@@ -95,7 +95,6 @@ fn last_line(text: &str) -> Option<&str> {
 fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
     let (told, heard) = channel();
     // It ends with the output.
-    #[expect(clippy::disallowed_methods, reason = "no engine's clock or task")]
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             if told.send(line).is_err() {
