@@ -67,8 +67,11 @@ impl Report {
         find(entries, engine)?.median(Sample::steps_per_second)
     }
 
-    /// At the number of workflows in flight that suits it best.
+    /// At the number of workflows in flight that suits it best, if there was a choice.
     fn best(&self, engine: &str, steps: u32) -> Option<f64> {
+        if self.chains(steps).count() < 2 {
+            return None;
+        }
         let all = self
             .chains(steps)
             .filter_map(|(_, entries)| find(entries, engine)?.median(Sample::steps_per_second));

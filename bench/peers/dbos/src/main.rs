@@ -45,14 +45,26 @@ async fn chain(first: u64, steps: u64) -> dbos::Result<u64> {
 }
 
 async fn listener(number: u64) -> dbos::Result<()> {
-    step("before", || async { dbos::Result::Ok(waiting()) }).await?;
+    step("before", || async {
+        waiting();
+        dbos::Result::Ok(())
+    })
+    .await?;
     let _: Option<u64> = dbos::recv(Some("go"), PATIENCE).await?;
-    step("after", || async move { dbos::Result::Ok(resumed(number)) }).await
+    after(number).await
 }
 
 async fn sleeper((number, moment): (u64, SystemTime)) -> dbos::Result<()> {
     dbos::sleep(until(moment)).await?;
-    step("after", || async move { dbos::Result::Ok(resumed(number)) }).await
+    after(number).await
+}
+
+async fn after(number: u64) -> dbos::Result<()> {
+    step("after", || async move {
+        resumed(number);
+        dbos::Result::Ok(())
+    })
+    .await
 }
 
 impl Engine for Dbos {

@@ -34,11 +34,14 @@ async fn start(options: Options) -> Result<Duroxide> {
     let steps = options.steps;
     let activities = ActivityRegistry::builder()
         .register_typed("step", |_: ActivityContext, number: u64| async move { Ok(number) })
-        .register_typed("before", |_: ActivityContext, (): ()| async { Ok(waiting()) })
-        .register_typed(
-            "after",
-            |_: ActivityContext, number: u64| async move { Ok(resumed(number)) },
-        )
+        .register_typed("before", |_: ActivityContext, (): ()| async {
+            waiting();
+            Ok(())
+        })
+        .register_typed("after", |_: ActivityContext, number: u64| async move {
+            resumed(number);
+            Ok(())
+        })
         .build();
     let orchestrations = OrchestrationRegistry::builder()
         .register_typed("chain", move |cx: OrchestrationContext, first: u64| {

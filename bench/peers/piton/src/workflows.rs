@@ -40,13 +40,23 @@ impl Workflow for Chain {
 }
 
 async fn listener(number: Event<u64>, step: &Step) -> piton::Result<()> {
-    step.run("before", async { Ok(waiting()) }).await?;
+    let before = async {
+        waiting();
+        Ok(())
+    };
+    step.run("before", before).await?;
     step.wait_for_event::<u64>("go", GO).await?;
-    step.run("after", async { Ok(resumed(*number)) }).await
+    step.run("after", after(*number)).await
 }
 
 async fn sleeper(params: Event<(u64, SystemTime)>, step: &Step) -> piton::Result<()> {
     let (number, moment) = *params;
     step.sleep("until the moment", until(moment)).await?;
-    step.run("after", async { Ok(resumed(number)) }).await
+    step.run("after", after(number)).await
+}
+
+/// The body of the step behind a wait.
+async fn after(number: u64) -> piton::Result<()> {
+    resumed(number);
+    Ok(())
 }

@@ -48,7 +48,11 @@ impl Bench {
         })
         .await?;
         event.await?;
-        cx.run(|| async move { Ok(resumed(number)) }).await?;
+        cx.run(|| async move {
+            resumed(number);
+            Ok(())
+        })
+        .await?;
         Ok(())
     }
 
@@ -59,7 +63,11 @@ impl Bench {
         Json((number, moment)): Json<(u64, SystemTime)>,
     ) -> HandlerResult<()> {
         cx.sleep(until(moment)).await?;
-        cx.run(|| async move { Ok(resumed(number)) }).await?;
+        cx.run(|| async move {
+            resumed(number);
+            Ok(())
+        })
+        .await?;
         Ok(())
     }
 }
