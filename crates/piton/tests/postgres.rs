@@ -436,6 +436,37 @@ async fn a_step_transaction_waits_for_a_server_that_is_away() -> Result<()> {
     engine.shutdown("5 seconds").await
 }
 
+/// Nobody can hand leases back to a server that is away, and a polite end does not wait for it as long as work does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_does_not_wait_for_a_server_that_is_away() -> Result<()> {
+    if !piton_testing::postgres::is_available() || private_postgres::Programs::find().is_none() {
+        return Ok(());
+    }
+    let server = private_postgres::Server::start(private_postgres::Place::Memory);
+    let mut server = server.expect("a server can be started");
+    let scratch = Scratch::on(server.url());
+    let reached = Arc::new(Notify::new());
+    let endless = crate::support::flow("endless", &reached, |reached, _: Event<()>, step| {
+        Box::pin(async move {
+            step.run("endless", async {
+                reached.notify_one();
+                std::future::pending::<Result<()>>().await
+            })
+            .await
+        })
+    });
+    let engine = engine(scratch.options()).await?.register(endless).start().await?;
+    engine.workflow::<(), ()>("endless")?.create(()).await?;
+    reached.notified().await;
+    server.stop(Stop::Fast).expect("stopped");
+    let runtime = TokioRuntime::current()?;
+    let began_us = runtime.monotonic_us();
+    engine.shutdown("10 ms").await?;
+    // Without a bound it is minutes.
+    assert!(runtime.monotonic_us() - began_us < 50_000_000);
+    Ok(())
+}
+
 /// After a failover the old primary may still be found under its name, as a standby: it is as good as away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_only_reads_is_waited_for() -> Result<()> {

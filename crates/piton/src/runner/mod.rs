@@ -85,6 +85,9 @@ struct Backlog {
     since_us: AtomicU64,
 }
 
+/// How long a store has to take leases back when the engine stops: those that it does not take run out.
+const RELEASE_MAX: Span = Span::from_millis(5_000);
+
 /// How long a backlog lasts before new instances queue up behind it.
 const BACKLOG_LASTING_US: u64 = 50_000;
 
@@ -507,7 +510,11 @@ impl Runner {
             () = deadline => {
                 let left = self.live.keys();
                 self.live.order_all(Order::Abandon);
-                self.release(left).await;
+                tokio::select! {
+                    biased;
+                    () = self.release(left) => {}
+                    () = self.shared.runtime.sleep(RELEASE_MAX) => {}
+                }
             }
         }
         drop(self.parked.drain());

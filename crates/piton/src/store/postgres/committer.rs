@@ -289,7 +289,11 @@ impl Committer {
             let names: Vec<_> = items.iter().filter_map(Item::name).collect();
             match self.keys(&names).await {
                 Ok(keys) => break keys,
-                Err(failure) if failure.fate == Fate::RolledBack || tries == CONFLICTS_MAX => {
+                Err(failure)
+                    if failure.fate == Fate::RolledBack
+                        || failure.away
+                        || tries == CONFLICTS_MAX =>
+                {
                     for item in std::mem::take(items) {
                         if item.name().is_some() {
                             item.request.answer(Err(failure.to_error()));
@@ -362,7 +366,11 @@ impl Committer {
     async fn try_round(&mut self, items: &[Item]) -> Result<round::Answers, Broken> {
         let shared = Arc::clone(&self.shared);
         let conn = self.connection().await?;
-        let answers = shared.in_time(round::run(conn, &shared, items)).await;
+        let run = async { Ok(round::run(conn, &shared, items).await) };
+        let answers = shared.in_time(run).await.unwrap_or_else(|TooLate(failure)| {
+            // It may have been the answer to the commit that did not come.
+            Err(Broken { failure, committing: true })
+        });
         self.used_us = self.shared.runtime.monotonic_us();
         if answers.as_ref().is_err_and(|broken| broken.failure.fate == Fate::Lost) {
             self.conn = None;
@@ -387,6 +395,15 @@ impl Committer {
             self.conn = Some(self.shared.connect().await?);
         }
         Ok(self.conn.as_mut().expect("it was just put there"))
+    }
+}
+
+/// The server did not answer in time, at whatever it was.
+struct TooLate(Failure);
+
+impl From<Failure> for TooLate {
+    fn from(failure: Failure) -> Self {
+        Self(failure)
     }
 }
 
@@ -419,6 +436,11 @@ fn after(item: Item, broken: &Broken) -> Option<Item> {
     let failure = &broken.failure;
     let boundary = matches!(item.request.ask, Ask::Commit(_));
     match failure.fate {
+        // Everybody has waited for it: who tried again would wait as long once more.
+        _ if failure.away => {
+            item.request.answer(Err(failure.to_error()));
+            None
+        }
         // A row was not as the runner believes: somebody else advanced the run, whatever its epoch says.
         Fate::Conflict if failure.unique && boundary => {
             item.request.answer(Err(StoreError::Fenced));

@@ -10,7 +10,10 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::open;
 use super::trouble::{Failure, Fate};
+use piton_core::Span;
+
 use crate::Error;
+use crate::runtime::Runtime;
 use crate::store::Secret;
 
 /// Migration `n` leads from version `n` to `n + 1`. They are never changed once released.
@@ -26,12 +29,18 @@ fn newest() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
-/// How long one attempt waits for a lock: for another process that is migrating, or for somebody who uses a table that
-/// is to be changed. Who waits for a table keeps others from it, so an attempt that takes longer makes room for them.
-const LOCK_WAIT_S: u32 = 5;
+/// How long one attempt waits for another process that is migrating.
+const TURN_WAIT: &str = "5s";
 
-/// How often that is tried before a start gives up: for five minutes.
-const ATTEMPTS_MAX: u32 = 60;
+/// How long it waits for somebody who uses a table that is to be changed. Who waits for a table keeps others from it, so
+/// that this is short, and is followed by [`PAUSE`].
+const TABLE_WAIT: &str = "500ms";
+
+/// The pause between two attempts, in which others get on with their work.
+const PAUSE: Span = Span::from_millis(2_000);
+
+/// When a start gives up.
+const PATIENCE_US: u64 = 300_000_000;
 
 /// Why an attempt ended.
 enum Obstacle {
@@ -55,9 +64,11 @@ impl From<sqlx::Error> for Obstacle {
 pub(super) async fn connect_and_migrate(
     connect: &PgConnectOptions,
     schema: &str,
+    runtime: &dyn Runtime,
 ) -> crate::Result<PgConnection> {
     let mut conn = open::connect(connect).await?;
-    for _ in 0..ATTEMPTS_MAX {
+    let began_us = runtime.monotonic_us();
+    while runtime.monotonic_us().saturating_sub(began_us) < PATIENCE_US {
         match attempt(&mut conn, schema).await {
             Ok(()) => return Ok(conn),
             Err(Obstacle::Refused(error)) => return Err(error),
@@ -78,8 +89,9 @@ pub(super) async fn connect_and_migrate(
                 }
             },
         }
+        runtime.sleep(PAUSE).await;
     }
-    let minutes = ATTEMPTS_MAX * LOCK_WAIT_S / 60;
+    let minutes = PATIENCE_US / 60_000_000;
     Err(Error::store_unusable(format!(
         "Piton's tables in schema {schema:?} could not be migrated for {minutes} minutes: another process is at it, or \
          somebody has locked them (see pg_stat_activity); start again when they are done"
@@ -101,10 +113,11 @@ async fn attempt(conn: &mut PgConnection, schema: &str) -> Result<(), Obstacle> 
     let mut tx = conn.begin().await?;
     // What a migration itself takes is not bounded: tables may be large.
     let settings =
-        format!("SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'; SET LOCAL statement_timeout = 0");
+        format!("SET LOCAL lock_timeout = '{TURN_WAIT}'; SET LOCAL statement_timeout = 0");
     run(&mut tx, &settings).await?;
     let lock = format!("SELECT pg_advisory_xact_lock(hashtext('piton migrations of {schema}'))");
     run(&mut tx, &lock).await?;
+    run(&mut tx, &format!("SET LOCAL lock_timeout = '{TABLE_WAIT}'")).await?;
     let seen = version(&mut tx, schema).await?;
     if !is_newest(seen, schema)? {
         apply(&mut tx, schema, seen).await?;

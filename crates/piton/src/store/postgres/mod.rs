@@ -89,6 +89,9 @@ pub use self::options::PostgresOptions;
 
 pub(crate) use self::hook::insert_in as insert_hook;
 
+/// How long requests may take that are under way when the store is closed: the server may be away.
+const CLOSE_MAX: Span = Span::from_millis(10_000);
+
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     shared: Arc<Shared>,
@@ -121,7 +124,7 @@ impl PostgresStore {
         let schema = options.schema_name().to_owned();
         let connect = open::connect_options(&options)?;
         let committing = open::committer_options(&connect);
-        let mut conn = migrate::connect_and_migrate(&committing, &schema).await?;
+        let mut conn = migrate::connect_and_migrate(&committing, &schema, &*runtime).await?;
         let secret = migrate::secret(&mut conn, &schema).await?;
 
         let outbox = options.notify.then(|| Outbox::new(&schema, runtime.random_u64()));
@@ -371,11 +374,19 @@ impl Store for PostgresStore {
     fn close(&self) -> Answer<()> {
         let (requests, pool) = (self.requests.clone(), self.pool.clone());
         let listening = self.listening.clone();
+        let too_long = self.shared.runtime.sleep(CLOSE_MAX);
         Box::pin(async move {
-            let (closing, closed) = oneshot::channel();
-            // Closed before: that is what was asked for.
-            if requests.send(Message::Close(closing)).await.is_ok() {
-                let _ = closed.await;
+            let closing = async {
+                let (closing, closed) = oneshot::channel();
+                // Closed before: that is what was asked for.
+                if requests.send(Message::Close(closing)).await.is_ok() {
+                    let _ = closed.await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = closing => {}
+                () = too_long => {}
             }
             listening.close().await;
             pool.close().await;

@@ -88,7 +88,7 @@ async fn check(conn: &mut PgConnection) -> Result<()> {
         )));
     }
     let read = "SELECT current_setting('synchronous_commit'), current_setting('fsync'), \
-        current_setting('server_encoding'), pg_is_in_recovery()";
+        current_setting('server_encoding'), current_setting('transaction_read_only') = 'on'";
     let row = sqlx::query(read).persistent(false).fetch_one(&mut *conn).await;
     let row = row.map_err(|error| {
         Error::store_unusable(format!("cannot read the server's settings: {error}"))
@@ -113,7 +113,7 @@ async fn check(conn: &mut PgConnection) -> Result<()> {
     }
     if row.try_get::<bool, _>(3).unwrap_or(false) {
         return Err(Error::store_unusable(
-            "this server is a standby and only reads: name the primary",
+            "this server only reads, as a standby does: name the primary",
         ));
     }
     Ok(())

@@ -80,7 +80,7 @@ impl Shared {
             match self.in_time(attempt()).await {
                 Err(Trouble::Database(failure)) if failure.fate == Fate::Lost => {
                     if self.runtime.monotonic_us().saturating_sub(began_us) >= PATIENCE_US {
-                        return Err(failure.into());
+                        return Err(failure.of_a_server_that_is_away().into());
                     }
                     tracing::warn!(
                         reason = failure.message(),

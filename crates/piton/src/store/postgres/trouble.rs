@@ -50,31 +50,37 @@ pub(super) struct Failure {
     pub(super) unique: bool,
     /// Somebody else held a lock for too long.
     pub(super) locked: bool,
+    /// The server could not be reached, although it was waited for.
+    pub(super) away: bool,
     message: String,
 }
 
 impl Failure {
+    fn new(fate: Fate, message: impl Into<String>) -> Self {
+        Self { fate, unique: false, locked: false, away: false, message: message.into() }
+    }
+
     pub(super) fn lost(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Lost, unique: false, locked: false, message: message.into() }
+        Self::new(Fate::Lost, message)
     }
 
     /// Somebody else was faster; nothing may be committed.
     pub(super) fn conflict(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Conflict, unique: false, locked: false, message: message.into() }
+        Self::new(Fate::Conflict, message)
     }
 
     /// A row was not as it must be; nothing may be committed.
     pub(super) fn contradiction(message: impl Into<String>) -> Self {
-        Self { fate: Fate::Conflict, unique: true, locked: false, message: message.into() }
+        Self { unique: true, ..Self::conflict(message) }
     }
 
     pub(super) fn of_parameter(error: &(dyn std::error::Error + Send + Sync)) -> Self {
-        Self {
-            fate: Fate::RolledBack,
-            unique: false,
-            locked: false,
-            message: format!("internal: a parameter cannot be encoded: {error}"),
-        }
+        let message = format!("internal: a parameter cannot be encoded: {error}");
+        Self::new(Fate::RolledBack, message)
+    }
+
+    pub(super) fn of_a_server_that_is_away(self) -> Self {
+        Self { away: true, ..self }
     }
 
     pub(super) fn to_error(&self) -> StoreError {
@@ -125,29 +131,19 @@ impl From<sqlx::Error> for Failure {
                 let fate = fate_of(&code);
                 let unique = code == "23505";
                 let message = format!("{told} ({code}){}", advice(&code));
-                Self { fate, unique, locked: code == "55P03", message }
+                Self { unique, locked: code == "55P03", ..Self::new(fate, message) }
             }
             sqlx::Error::PoolTimedOut => {
                 Self::lost("no connection to the database became free in time")
             }
-            sqlx::Error::PoolClosed => Self {
-                fate: Fate::RolledBack,
-                unique: false,
-                locked: false,
-                message: "the store is closed".to_owned(),
-            },
+            sqlx::Error::PoolClosed => Self::new(Fate::RolledBack, "the store is closed"),
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed => {
                 Self::lost(format!("the connection to the database was lost: {error}"))
             }
-            _ => Self {
-                fate: Fate::RolledBack,
-                unique: false,
-                locked: false,
-                message: format!("internal: {error}"),
-            },
+            _ => Self::new(Fate::RolledBack, format!("internal: {error}")),
         }
     }
 }
