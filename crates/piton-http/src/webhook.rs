@@ -435,8 +435,9 @@ mod tests {
 
     #[test]
     fn hosts_are_allowed_by_name_or_below_a_name() {
-        assert!(matches("hooks.example", "hooks.example"));
-        assert!(matches("*.example", "hooks.example") && matches("*.example", "a.b.example"));
+        let allows = |allowed, host| Allowed::new(allowed).allows(host, 443, 443);
+        assert!(allows("hooks.example", "hooks.example"));
+        assert!(allows("*.example", "hooks.example") && allows("*.example", "a.b.example"));
         for (allowed, host) in [
             ("hooks.example", "evil-hooks.example"),
             ("hooks.example", "hooks.example.evil"),
@@ -444,8 +445,15 @@ mod tests {
             ("*.example", "evilexample"),
             ("*.example", ".example.evil"),
         ] {
-            assert!(!matches(allowed, host), "{allowed} {host}");
+            assert!(!allows(allowed, host), "{allowed} {host}");
         }
+        assert!(!Allowed::new("hooks.example").allows("hooks.example", 8443, 443));
+        for allowed in ["Hooks.Example:8443", "*.example:8443"] {
+            assert!(Allowed::new(allowed).allows("hooks.example", 8443, 443));
+            assert!(!Allowed::new(allowed).allows("hooks.example", 443, 443));
+        }
+        assert!(Allowed::new("[::1]:8443").allows("[::1]", 8443, 443));
+        assert!(Allowed::new("[::1]").allows("[::1]", 443, 443));
     }
 
     #[test]
