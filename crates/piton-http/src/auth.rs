@@ -57,6 +57,11 @@ pub struct AuthRequest {
     pub workflow: Option<String>,
     /// The instance in the path, as the caller wrote it.
     pub instance: Option<String>,
+    /// The hook in the path, as the caller wrote it.
+    pub hook: Option<String>,
+    /// The namespace of hooks that the caller asks for, `?namespace=`. Nothing of another one is shown or changed; `None`
+    /// is all of them.
+    pub hook_namespace: Option<String>,
     /// The headers.
     pub headers: HeaderMap,
 }

@@ -17,6 +17,7 @@ use crate::api::Core;
 use crate::auth::{AuthRequest, Permission, Policies};
 use crate::call::{Call, Target};
 use crate::error::{ApiError, Cause};
+use crate::query::Query;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -123,8 +124,17 @@ fn about(route: Route, parts: &Parts, target: Option<&Target>) -> AuthRequest {
         permission: route.permission,
         workflow: named(|target| &target.workflow),
         instance: named(|target| &target.instance),
+        hook: named(|target| &target.hook),
+        hook_namespace: hook_namespace(route, parts),
         headers: parts.headers.clone(),
     }
+}
+
+/// A namespace that is given twice is refused by the handler.
+fn hook_namespace(route: Route, parts: &Parts) -> Option<String> {
+    let of_hooks = route.path.starts_with("/_hooks");
+    let query = of_hooks.then(|| Query::of(parts.uri.query()))?;
+    query.get("namespace").ok().flatten().map(str::to_owned)
 }
 
 /// What changes something must be JSON. A web page of somebody else's cannot send that without asking first, and

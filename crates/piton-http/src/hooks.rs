@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use piton::hooks::HookStatus;
+use axum::http::StatusCode;
+use piton::hooks::{HookRecord, HookStatus};
 
 use crate::api::Core;
 use crate::call::Call;
@@ -54,19 +55,39 @@ pub(crate) async fn list_hooks(core: Arc<Core>, call: Call) -> Answer<HookPage> 
 /// All about one hook.
 #[utoipa::path(
     get, path = "/_hooks/{hook}", tag = "hooks",
-    params(("hook" = String, Path, example = "hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8", description = "The id of the hook.")),
+    params(
+        ("hook" = String, Path, example = "hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8", description = "The id of the hook."),
+        ("namespace" = Option<String>, Query, max_length = 100, description = "Only if it is of this namespace."),
+    ),
     responses((status = 200, body = HookItem), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn get_hook(core: Arc<Core>, call: Call) -> Answer<HookItem> {
-    Ok(Json(HookItem::of(core.engine.hooks().get(&call.target.hook).await?)))
+    Ok(Json(HookItem::of(hook_of(&core, call).await?)))
 }
 
 /// Makes a hook due now: a failed one starts anew with all its attempts, a pending one need not wait any longer.
 #[utoipa::path(
     post, path = "/_hooks/{hook}/retry", tag = "hooks",
-    params(("hook" = String, Path, example = "hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8", description = "The id of the hook.")),
+    params(
+        ("hook" = String, Path, example = "hook_01J9ZCZ3Q0T5V8W3X7Y2B4N6M8", description = "The id of the hook."),
+        ("namespace" = Option<String>, Query, max_length = 100, description = "Only if it is of this namespace."),
+    ),
     responses((status = 200, body = HookItem), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn retry_hook(core: Arc<Core>, call: Call) -> Answer<HookItem> {
-    Ok(Json(HookItem::of(core.engine.hooks().retry(&call.target.hook).await?)))
+    let hook = hook_of(&core, call).await?;
+    Ok(Json(HookItem::of(core.engine.hooks().retry(&hook.id).await?)))
+}
+
+/// The hook in the path. One of another namespace than the caller asks for is not there: policies rely on it.
+async fn hook_of(core: &Core, call: Call) -> Result<HookRecord, ApiError> {
+    let (query, id) = (call.query(), call.target.hook);
+    let hook = core.engine.hooks().get(&id).await?;
+    match query.get("namespace")? {
+        Some(namespace) if hook.namespace.as_str() != namespace => {
+            let message = format!("there is no hook {id:?} in this namespace");
+            Err(ApiError::new(StatusCode::NOT_FOUND, "HOOK_NOT_FOUND", message))
+        }
+        Some(_) | None => Ok(hook),
+    }
 }

@@ -50,7 +50,7 @@ pub struct Webhook(Arc<Settings>);
 struct Settings {
     target: Target,
     secret: Vec<u8>,
-    hosts: Vec<String>,
+    allowed: Vec<Allowed>,
     timeout: Span,
     body_bytes_max: usize,
     plain_http: bool,
@@ -62,6 +62,36 @@ enum Target {
     Url(String),
     /// A JSON pointer into the payload.
     Pointer(String),
+}
+
+/// A host that may be delivered to.
+#[derive(Clone, Debug)]
+struct Allowed {
+    /// `*.` before it stands for every name below.
+    host: String,
+    /// `None` is the port of the scheme: 443, or 80 without TLS.
+    port: Option<u16>,
+}
+
+impl Allowed {
+    fn new(text: &str) -> Self {
+        let text = text.to_ascii_lowercase();
+        // What is behind the last colon of an address in brackets may belong to it.
+        let port =
+            text.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+        match port.and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+            Some((host, port)) => Self { host: host.to_owned(), port: Some(port) },
+            None => Self { host: text, port: None },
+        }
+    }
+
+    fn allows(&self, host: &str, port: u16, port_of_scheme: u16) -> bool {
+        let same_host = match self.host.strip_prefix("*.") {
+            Some(parent) => host.strip_suffix(parent).is_some_and(|below| below.ends_with('.')),
+            None => self.host == host,
+        };
+        same_host && port == self.port.unwrap_or(port_of_scheme)
+    }
 }
 
 impl Webhook {
@@ -90,7 +120,7 @@ impl Webhook {
         Ok(Self(Arc::new(Settings {
             target,
             secret: secret.to_vec(),
-            hosts: Vec::new(),
+            allowed: Vec::new(),
             timeout: Span::from_millis(10_000),
             body_bytes_max: BODY_BYTES_MAX,
             plain_http: false,
@@ -104,10 +134,12 @@ impl Webhook {
     }
 
     /// Allows a host: `hooks.example`, or `*.example` for every name below. Without one nothing is delivered.
+    ///
+    /// Only the port of the scheme is allowed, 443, or 80 without TLS; another one is named: `hooks.example:8443`.
     #[must_use]
-    pub fn allow_host(self, host: impl Into<String>) -> Self {
-        let host = host.into().to_ascii_lowercase();
-        self.with(|settings| settings.hosts.push(host))
+    pub fn allow_host(self, host: impl AsRef<str>) -> Self {
+        let allowed = Allowed::new(host.as_ref());
+        self.with(|settings| settings.allowed.push(allowed))
     }
 
     /// How long one delivery may take. Default 10 seconds. Shorter than the timeout of the hooks it handles.
@@ -142,7 +174,7 @@ impl Webhook {
 
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Webhook").field("hosts", &self.0.hosts).finish_non_exhaustive()
+        f.debug_struct("Webhook").field("allowed", &self.0.allowed).finish_non_exhaustive()
     }
 }
 
@@ -285,21 +317,16 @@ impl Settings {
         };
         let url: Uri = text.parse().map_err(|_| forbidden("not an address".to_owned()))?;
         let host = url.host().unwrap_or_default().to_ascii_lowercase();
-        if !self.hosts.iter().any(|allowed| matches(allowed, &host)) {
-            return Err(forbidden(format!("host {host:?} is not allowed")));
+        let port_of_scheme = match url.scheme_str() {
+            Some("https") => 443,
+            Some("http") if self.plain_http => 80,
+            scheme => return Err(forbidden(format!("scheme {scheme:?} is not allowed"))),
+        };
+        let port = url.port_u16().unwrap_or(port_of_scheme);
+        if !self.allowed.iter().any(|allowed| allowed.allows(&host, port, port_of_scheme)) {
+            return Err(forbidden(format!("host {host:?} with port {port} is not allowed")));
         }
-        match url.scheme_str() {
-            Some("https") => Ok(url),
-            Some("http") if self.plain_http => Ok(url),
-            scheme => Err(forbidden(format!("scheme {scheme:?} is not allowed"))),
-        }
-    }
-}
-
-fn matches(allowed: &str, host: &str) -> bool {
-    match allowed.strip_prefix("*.") {
-        Some(parent) => host.strip_suffix(parent).is_some_and(|below| below.ends_with('.')),
-        None => allowed == host,
+        Ok(url)
     }
 }
 
@@ -408,8 +435,9 @@ mod tests {
 
     #[test]
     fn hosts_are_allowed_by_name_or_below_a_name() {
-        assert!(matches("hooks.example", "hooks.example"));
-        assert!(matches("*.example", "hooks.example") && matches("*.example", "a.b.example"));
+        let allows = |allowed, host| Allowed::new(allowed).allows(host, 443, 443);
+        assert!(allows("hooks.example", "hooks.example"));
+        assert!(allows("*.example", "hooks.example") && allows("*.example", "a.b.example"));
         for (allowed, host) in [
             ("hooks.example", "evil-hooks.example"),
             ("hooks.example", "hooks.example.evil"),
@@ -417,8 +445,15 @@ mod tests {
             ("*.example", "evilexample"),
             ("*.example", ".example.evil"),
         ] {
-            assert!(!matches(allowed, host), "{allowed} {host}");
+            assert!(!allows(allowed, host), "{allowed} {host}");
         }
+        assert!(!Allowed::new("hooks.example").allows("hooks.example", 8443, 443));
+        for allowed in ["Hooks.Example:8443", "*.example:8443"] {
+            assert!(Allowed::new(allowed).allows("hooks.example", 8443, 443));
+            assert!(!Allowed::new(allowed).allows("hooks.example", 443, 443));
+        }
+        assert!(Allowed::new("[::1]:8443").allows("[::1]", 8443, 443));
+        assert!(Allowed::new("[::1]").allows("[::1]", 443, 443));
     }
 
     #[test]

@@ -73,3 +73,27 @@ async fn hooks_are_for_those_who_may_manage() {
     get("reader").await.refused(403, "FORBIDDEN");
     get("operator").await.ok();
 }
+
+#[tokio::test]
+async fn a_policy_sees_the_namespace_and_nothing_of_another_one_is_shown() {
+    use piton_http::{Decision, policy};
+    let server = server_with(|api| {
+        api.authorize(policy(|request| async move {
+            Ok(match request.hook_namespace.as_deref() {
+                Some("mail") => Decision::Allow,
+                Some(_) | None => Decision::Deny("only mail".to_owned()),
+            })
+        }))
+    })
+    .await;
+    let id = failed(&server).await;
+    server.get("/_hooks").await.refused(403, "FORBIDDEN");
+    server.get("/_hooks?namespace=app").await.refused(403, "FORBIDDEN");
+    server.get("/_hooks?namespace=mail&namespace=app").await.refused(403, "FORBIDDEN");
+    server.get(&format!("/_hooks/{id}")).await.refused(403, "FORBIDDEN");
+    assert_eq!(server.get("/_hooks?namespace=mail").await.ok()["hooks"], json!([]));
+    let of_app = format!("/_hooks/{id}?namespace=mail");
+    server.get(&of_app).await.refused(404, "HOOK_NOT_FOUND");
+    let retry = server.post(&format!("/_hooks/{id}/retry?namespace=mail"), json!({})).await;
+    retry.refused(404, "HOOK_NOT_FOUND");
+}

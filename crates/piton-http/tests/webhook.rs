@@ -53,7 +53,7 @@ async fn deliver(webhook: Webhook, payload: Value) -> HookRecord {
 
 fn to(port: u16) -> Webhook {
     let webhook = Webhook::to(format!("http://127.0.0.1:{port}/in"), SECRET).unwrap();
-    webhook.allow_host("127.0.0.1").allow_plain_http().allow_inner_network()
+    webhook.allow_host(format!("127.0.0.1:{port}")).allow_plain_http().allow_inner_network()
 }
 
 fn error(hook: &HookRecord) -> &str {
@@ -99,17 +99,26 @@ async fn what_the_receiver_refuses_is_retried_and_redirects_lead_nowhere() {
 async fn nothing_goes_where_it_was_not_allowed_to() {
     let (port, request) = receiver("HTTP/1.1 204 No Content\r\n\r\n");
     let base = || Webhook::to(format!("http://127.0.0.1:{port}/"), SECRET).unwrap();
+    let host = format!("127.0.0.1:{port}");
+    let anywhere = || base().allow_plain_http().allow_inner_network();
     for (webhook, name, status) in [
         (base().allow_plain_http().allow_inner_network(), "WebhookForbidden", "failed"),
-        (base().allow_host("127.0.0.1").allow_inner_network(), "WebhookForbidden", "failed"),
-        (base().allow_host("127.0.0.1").allow_plain_http(), "WebhookFailed", "pending"),
+        (base().allow_host(&host).allow_inner_network(), "WebhookForbidden", "failed"),
+        (base().allow_host(&host).allow_plain_http(), "WebhookFailed", "pending"),
+        (anywhere().allow_host("127.0.0.1"), "WebhookForbidden", "failed"),
+        (anywhere().allow_host("127.0.0.1:1"), "WebhookForbidden", "failed"),
         (to(port).body_bytes_max(10), "WebhookTooLarge", "failed"),
     ] {
         let hook = deliver(webhook, json!({"order": 7})).await;
         assert_eq!((error(&hook), hook.status.as_str()), (name, status));
     }
     let at = Webhook::to_address_at("/callback", SECRET).unwrap().allow_host("*.example");
-    for payload in [json!({}), json!({"callback": "https://evil.test/"}), json!({"callback": 7})] {
+    for payload in [
+        json!({}),
+        json!({"callback": "https://evil.test/"}),
+        json!({"callback": "https://hooks.example:8443/"}),
+        json!({"callback": 7}),
+    ] {
         assert_eq!(error(&deliver(at.clone(), payload).await), "WebhookForbidden");
     }
     assert!(request.try_recv().is_err(), "nothing was sent");

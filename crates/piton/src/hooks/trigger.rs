@@ -199,7 +199,14 @@ impl HookTransaction for &rusqlite::Connection {
 
     fn store(self, hook: Result<PreparedHook>) -> Result<String> {
         let hook = hook?;
-        crate::store::insert_hook_sqlite(self, &hook.new, hook.now)?;
+        let stored = crate::store::insert_hook_sqlite(self, &hook.new, hook.now);
+        stored.map_err(|error| match error.to_string().contains("no such table") {
+            true => crate::Error::non_retryable(format!(
+                "this transaction is not of the database that an engine keeps its hooks in ({error}): start an engine on \
+                 it once; in a step, `cx.transaction().trigger_hook(..)` always finds the right one"
+            )),
+            false => error.into(),
+        })?;
         Ok(hook.new.id.to_string())
     }
 }
