@@ -105,7 +105,7 @@ fn check_postgres(damage: &str, broken: &[&str]) {
 fn check_report(report: &Report, damage: &str, broken: &[&str]) {
     let found: Vec<&str> = report.findings.iter().map(|finding| finding.invariant).collect();
     assert_eq!(found, broken, "{damage}\n{report}");
-    assert_eq!(report.questions, 28);
+    assert_eq!(report.questions, 29);
 }
 
 fn execute(url: &str, sql: String) {
