@@ -153,7 +153,7 @@ impl HookRecord {
 }
 
 /// Which hook, and under which claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookKey {
     /// The hook.
     pub id: Arc<str>,

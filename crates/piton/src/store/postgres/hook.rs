@@ -108,15 +108,15 @@ const HOOK_SETTLE: &str = "\
     UPDATE piton_hook AS h SET status = a.status, due_at = a.due_at, updated_at = $7, error = a.error,
         failures = a.failures, claims = 0, lease_owner = NULL
     FROM unnest($1, $2, $3, $4, $5, $6) AS a(id, epoch, status, due_at, error, failures)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING 0::bigint, h.id";
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
 
 const HOOK_FORGET: &str = "\
     DELETE FROM piton_hook AS h USING unnest($1, $2) AS a(id, epoch)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING 0::bigint, h.id";
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
 
 const HOOK_RENEW: &str = "\
     UPDATE piton_hook AS h SET due_at = $3 FROM unnest($1, $2) AS a(id, epoch)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING 0::bigint, h.id";
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
 
 const HOOK_PUT: &str = "\
     UPDATE piton_hook SET status = $2, attempts = $3, due_at = $4, updated_at = $5, error = $6, failures = $7,
@@ -254,10 +254,10 @@ async fn try_work(
     Ok(HooksWorked { now, taken, lost, pruned })
 }
 
-/// Those of `keys` that are not among `held`.
-fn missing(keys: Vec<HookKey>, held: Vec<Arc<str>>) -> Vec<HookKey> {
-    let held: HashSet<Arc<str>> = held.into_iter().collect();
-    keys.into_iter().filter(|key| !held.contains(&key.id)).collect()
+/// Those of `keys` that are not among `held`. The same hook may be there under an older epoch, too.
+fn missing(keys: Vec<HookKey>, held: Vec<HookKey>) -> Vec<HookKey> {
+    let held: HashSet<HookKey> = held.into_iter().collect();
+    keys.into_iter().filter(|key| !held.contains(key)).collect()
 }
 
 /// Records what became of hooks; those that were somebody else's by now.
@@ -285,7 +285,7 @@ async fn settle(
             put.iter().map(|hook| i64::from(hook.failures)).collect::<Vec<i64>>(),
             now.as_millis(),
         ];
-        held.extend(db.all(HOOK_SETTLE, params, id_of).await?);
+        held.extend(db.all(HOOK_SETTLE, params, key_of).await?);
         hints.extend(put.iter().filter_map(|hook| {
             Some(Hint::HookDue { namespace: hook.namespace.clone(), at: hook.due_at? })
         }));
@@ -295,7 +295,7 @@ async fn settle(
             forget.iter().map(|hook| &*hook.id).collect::<Vec<&str>>(),
             forget.iter().map(|hook| bigint(hook.epoch)).collect::<Vec<i64>>(),
         ];
-        held.extend(db.all(HOOK_FORGET, params, id_of).await?);
+        held.extend(db.all(HOOK_FORGET, params, key_of).await?);
     }
     let keys = work.settled.iter().map(|(claimed, _)| claimed.key()).collect();
     Ok(missing(keys, held))
@@ -310,7 +310,7 @@ async fn renew(db: &mut Db<'_>, work: &HookWork, now: Timestamp) -> Outcome<Vec<
         work.renewed.iter().map(|key| bigint(key.epoch)).collect::<Vec<i64>>(),
         now.plus(work.lease).as_millis(),
     ];
-    let held = db.all(HOOK_RENEW, params, id_of).await?;
+    let held = db.all(HOOK_RENEW, params, key_of).await?;
     Ok(missing(work.renewed.clone(), held))
 }
 
@@ -461,6 +461,11 @@ fn shown(row: &PgRow) -> Outcome<HookRecord> {
         }
         decoded => decoded,
     }
+}
+
+fn key_of(row: &PgRow) -> Outcome<HookKey> {
+    let cells = Cells::keyed(row, TABLE)?;
+    Ok(HookKey { id: cells.text(1)?, epoch: cells.u64(0)? })
 }
 
 fn id_of(row: &PgRow) -> Outcome<Arc<str>> {
