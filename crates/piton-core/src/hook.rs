@@ -8,7 +8,7 @@
 //! of it. **An attempt that was cut off proves nothing**: that a handler begins is not recorded, which would cost a second
 //! commit per hook, so the handler may never have begun. Hence the policy counts failures that were recorded, and no
 //! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim and
-//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a processor has one such hook in hand at a time, and past
+//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a process has one such hook in hand at a time, and past
 //! [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const NAMESPACE_DEFAULT: &str = "app";
 /// Claims without an outcome that make a hook suspect of killing its process.
 ///
 /// Every hook that is in hand when a process dies was claimed for nothing, and only one of them is to blame. From here on
-/// a processor has one suspect in hand at a time, so that **no suspect pays for what another one does.** Fewer, and an
+/// a process has one suspect in hand at a time, so that **no suspect pays for what another one does.** Fewer, and an
 /// ordinary crash would have hundreds of hooks wait for each other.
 pub const SUSPECT_CLAIMS: u32 = 3;
 
@@ -198,7 +198,7 @@ pub fn lane(hook: &HookRecord) -> Option<Lane> {
     }
 }
 
-/// Whether a hook that was taken must be the only suspect its processor has in hand.
+/// Whether a hook that was taken must be the only suspect its process has in hand.
 pub fn is_suspect(taken: &HookRecord) -> bool {
     taken.claims > SUSPECT_CLAIMS
 }

@@ -14,6 +14,7 @@ use crate::support::{Gate, Trail, engine_on, settle, until};
 
 on_every_store!(
     suspects_are_handled_one_at_a_time_beside_others,
+    suspects_of_two_namespaces_are_handled_one_at_a_time,
     a_tick_takes_as_many_hooks_as_runs_and_comes_to_an_end,
     a_hook_that_falls_due_while_another_is_handled_is_found_within_a_second,
     a_dispatcher_that_is_stopped_lets_its_handlers_finish,
@@ -24,8 +25,12 @@ on_every_store!(
 
 /// Marks what it was given; a name that begins with `held` waits at the gate first.
 fn held(gate: &Gate, trail: &Trail) -> Hooks {
+    held_in("app", gate, trail)
+}
+
+fn held_in(namespace: &str, gate: &Gate, trail: &Trail) -> Hooks {
     let (gate, trail) = (gate.clone(), trail.clone());
-    Hooks::new().lease("30 s").timeout("1 hour").on("greet", move |name: String, cx| {
+    Hooks::named(namespace).lease("30 s").timeout("1 hour").on("greet", move |name: String, cx| {
         let (gate, trail) = (gate.clone(), trail.clone());
         async move {
             if name.starts_with("held") {
@@ -75,6 +80,39 @@ async fn suspects_are_handled_one_at_a_time_beside_others(kind: StoreKind) -> Re
     });
     assert_eq!(processed?, 4);
     assert_eq!(trail.seen(), ["quick 1", "held 1 4", "held 2 4", "held 3 4"]);
+    Ok(())
+}
+
+async fn suspects_of_two_namespaces_are_handled_one_at_a_time(kind: StoreKind) -> Result<()> {
+    let (gate, trail) = (Gate::new(), Trail::default());
+    let [app, mail] = ["app", "mail"].map(|namespace| held_in(namespace, &gate, &trail));
+    let with_both = move |builder: EngineBuilder| builder.hooks(app.clone()).hooks(mail.clone());
+    let harness = Harness::with(kind, [], with_both).await?;
+    let client = harness.engine().hooks();
+    client.send("greet", "held by app").await?;
+    client.namespace("mail")?.send("greet", "held by mail").await?;
+    let processors = client.processors().unwrap();
+    for _ in 0..3 {
+        tokio::select! {
+            done = processors.process() => panic!("the handlers are held: {done:?}"),
+            () = async { for _ in 0..2 { gate.arrived().await } } => {}
+        }
+        // The process dies with both of them in hand.
+        harness.advance("30 s");
+    }
+    let before = gate.arrivals();
+    for taken in 1..=2 {
+        let (processed, ()) = tokio::join!(processors.process(), async {
+            gate.arrived().await;
+            settle(&harness).await.unwrap();
+            assert_eq!(gate.arrivals(), before + taken, "the other suspect is not in hand");
+            gate.open();
+        });
+        assert_eq!(processed?, 1);
+    }
+    let mut seen = trail.seen();
+    seen.sort();
+    assert_eq!(seen, ["held by app 4", "held by mail 4"]);
     Ok(())
 }
 

@@ -9,11 +9,12 @@ use std::task::Poll;
 
 use piton_core::hook::HookRecord;
 use piton_core::{HookName, HookNamespace, Span, Timestamp};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 use super::client::hook_store;
 use super::registry::Config;
 use super::round::Round;
+use super::suspects::Suspects;
 use super::{HookHandler, Registered};
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
@@ -58,14 +59,13 @@ pub(super) struct Inner {
     pub(super) stopping: AtomicBool,
     /// Hands back what is in hand.
     pub(super) abandoned: watch::Sender<bool>,
-    /// Who has it may have a suspect in hand.
-    pub(super) suspect: Arc<Semaphore>,
+    pub(super) suspects: Suspects,
     /// When old hooks were last removed, by the monotonic clock.
     pruned_us: Mutex<Option<u64>>,
 }
 
 impl HookProcessor {
-    pub(super) fn new(shared: Arc<Shared>, registered: Registered) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, registered: Registered, suspects: Suspects) -> Self {
         let Registered { namespace, handlers, config } = registered;
         let (news, stopping) = (Notify::new(), AtomicBool::new(false));
         let inner = Inner {
@@ -76,7 +76,7 @@ impl HookProcessor {
             news,
             stopping,
             abandoned: watch::Sender::new(false),
-            suspect: Arc::new(Semaphore::new(1)),
+            suspects,
             pruned_us: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }

@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::HookContext;
 use super::client::hook_store;
 use super::processor::Inner;
+use super::suspects::Asking;
 use crate::runtime::TaskOwner;
 use crate::store::TAKEN_MAX;
 use crate::{Error, Result};
@@ -58,6 +59,10 @@ pub(super) struct Round {
     left: Option<usize>,
     /// There may be more that is due.
     more: bool,
+    /// The last look was for none but those above suspicion.
+    passed_over: bool,
+    /// For the next look.
+    asking: Option<Asking>,
     renewed_us: u64,
     /// When the store last did what it was asked: no lease in hand lasts longer than from then.
     answered_us: u64,
@@ -77,6 +82,8 @@ impl Round {
             processed: 0,
             left: hooks_max,
             more: true,
+            passed_over: false,
+            asking: None,
             renewed_us: now_us,
             answered_us: now_us,
         }
@@ -86,7 +93,7 @@ impl Round {
     pub(super) async fn run(mut self) -> Result<usize> {
         let mut failures = 0;
         loop {
-            self.more &= self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst);
+            self.more &= self.takes_more();
             if let Err(error) = self.turn().await {
                 self.pause_after(error, failures).await?;
                 failures += 1;
@@ -95,11 +102,28 @@ impl Round {
             failures = 0;
             if !self.flights.is_empty() {
                 self.wait().await;
-            } else if !self.more {
+            } else if !self.more && !self.asks_again().await {
                 break;
             }
         }
         Ok(self.processed)
+    }
+
+    fn takes_more(&self) -> bool {
+        self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Whether to look once more, for a suspect: another processor was asking at the last look, perhaps for nothing.
+    async fn asks_again(&mut self) -> bool {
+        if std::mem::take(&mut self.passed_over) && self.takes_more() {
+            self.asking = tokio::select! {
+                biased;
+                asking = self.inner.suspects.ask() => asking,
+                () = self.inner.shared.runtime.sleep(LOOK_INTERVAL) => None,
+            };
+            self.more = self.asking.is_some();
+        }
+        self.more
     }
 
     /// One transaction: what ended is recorded, what runs on is renewed, and more is taken. If it fails nothing is
@@ -116,7 +140,7 @@ impl Round {
         let renews = !renewed.is_empty();
         let mut suspect = match wanted {
             0 => None,
-            _ => Arc::clone(&self.inner.suspect).try_acquire_owned().ok(),
+            _ => self.asking.take().or_else(|| self.inner.suspects.try_ask()),
         };
         let mut work = self.inner.work();
         work.settled = self.settled.clone();
@@ -135,9 +159,10 @@ impl Round {
             self.remove(&key);
         }
         self.more = wanted > 0 && worked.taken.len() == wanted;
+        self.passed_over = wanted > 0 && suspect.is_none();
         self.left = self.left.map(|left| left.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
-            let suspect = is_suspect(&hook).then(|| suspect.take()).flatten();
+            let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
             self.start(hook, suspect);
         }
         Ok(())
