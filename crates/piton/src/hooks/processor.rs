@@ -44,7 +44,7 @@ pub trait Processor: Send + Sync + 'static {
 
 /// Processes the hooks of one namespace, with the handlers of an engine.
 pub struct HookProcessor {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 /// What a processor and its rounds share.

@@ -209,8 +209,9 @@ impl Round {
         held.then(|| self.flights.remove(&key.id))?
     }
 
-    /// Drops the handlers that are running, and hands their hooks back.
+    /// Drops the handlers that are running, and hands their hooks back. What has ended is recorded as it ended.
     fn hand_back(&mut self) {
+        self.end_all();
         let flights = std::mem::take(&mut self.flights).into_values();
         self.settled.extend(flights.map(|flight| (flight.hook, HookOutcome::Released)));
     }
@@ -234,9 +235,7 @@ impl Round {
         self.end(first);
         for _ in 0..LETS_MAX {
             let before = self.settled.len();
-            while let Ok(ended) = self.ended.try_recv() {
-                self.end(ended);
-            }
+            self.end_all();
             if self.settled.len() == before && before > 1 || self.flights.is_empty() {
                 break;
             }
@@ -244,6 +243,13 @@ impl Round {
         }
         // What ended makes room, and whoever filled it may have left more behind.
         self.more = true;
+    }
+
+    /// Takes in all that has ended so far.
+    fn end_all(&mut self) {
+        while let Ok(ended) = self.ended.try_recv() {
+            self.end(ended);
+        }
     }
 
     fn end(&mut self, ended: (HookRecord, HookOutcome)) {
@@ -324,4 +330,39 @@ pub(super) async fn unpanicked(running: impl Future<Output = Result<()>>) -> Res
         Err(panic) => Poll::Ready(Err(Error::from_panic(&*panic))),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::hooks::{HookStatus, Hooks};
+
+    #[tokio::test]
+    async fn what_has_ended_is_recorded_and_the_rest_is_handed_back() -> Result<()> {
+        let hooks = Hooks::new().on("wait", |wait: bool, _| async move {
+            if wait {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        let client = engine.hooks();
+        let quick = client.send("wait", &false).await?;
+        let slow = client.send("wait", &true).await?;
+        let processor = client.processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        round.turn().await?;
+        while round.ended.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        round.hand_back();
+        round.more = false;
+        round.turn().await?;
+        let done = client.get(&quick).await?;
+        assert_eq!((done.status, done.attempts), (HookStatus::Completed, 1));
+        let left = client.get(&slow).await?;
+        assert_eq!((left.status, left.claims), (HookStatus::Pending, 0));
+        Ok(())
+    }
 }
