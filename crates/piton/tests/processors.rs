@@ -267,11 +267,18 @@ async fn engine_in(
     clock: &Arc<VirtualRuntime>,
     hooks: Hooks,
 ) -> Result<Engine> {
+    builder_in(directory, clock).await?.hooks(hooks).start().await
+}
+
+async fn builder_in(
+    directory: &std::path::Path,
+    clock: &Arc<VirtualRuntime>,
+) -> Result<EngineBuilder> {
     let path = directory.join("app.db");
     let free = async || Ok(SqliteStore::open(&path, Arc::clone(clock) as _).is_ok());
     until("the file is free", free).await?;
     let store = SqliteStore::open(&path, Arc::clone(clock) as _)?;
-    Engine::builder_with_store(store).runtime(Arc::clone(clock) as _).hooks(hooks).start().await
+    Ok(Engine::builder_with_store(store).runtime(Arc::clone(clock) as _))
 }
 
 #[tokio::test]
@@ -314,5 +321,37 @@ async fn a_shutdown_hands_back_what_does_not_finish_in_time() -> Result<()> {
     let left = engine.hooks().get(&id).await?;
     assert_eq!((left.status, left.claims, left.failures), (HookStatus::Pending, 0, 0));
     assert_eq!(left.due_at, Some(clock.now()), "nobody need wait for a lease");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_ticks_and_hands_back_what_they_do_not_finish_in_time() -> Result<()> {
+    for finishes in [true, false] {
+        let (directory, clock) = (tempfile::tempdir()?, VirtualRuntime::new(1));
+        let (gate, trail) = (Gate::new(), Trail::default());
+        let builder = builder_in(directory.path(), &clock).await?.no_runner();
+        let engine = builder.hooks(held(&gate, &trail)).start().await?;
+        let id = engine.hooks().send("greet", "held").await?;
+        let shutdown = async {
+            gate.arrived().await;
+            let meanwhile = async {
+                tokio::task::yield_now().await;
+                match finishes {
+                    true => gate.open(),
+                    false => clock.advance(Span::from_millis(10_000)),
+                }
+            };
+            tokio::join!(engine.shutdown("10 s"), meanwhile).0
+        };
+        let (ticked, stopped) = tokio::join!(engine.tick(1), shutdown);
+        stopped?;
+        assert_eq!(ticked?.hooks, 1, "its store was not closed under it");
+        drop(engine);
+        let looking = Hooks::named("other").on("none", |(): (), _| async { Ok(()) });
+        let engine = engine_in(directory.path(), &clock, looking).await?;
+        let left = engine.hooks().get(&id).await?;
+        let expected = if finishes { HookStatus::Completed } else { HookStatus::Pending };
+        assert_eq!((left.status, left.claims), (expected, 0));
+    }
     Ok(())
 }

@@ -101,10 +101,10 @@ impl HookShared {
         self.abort();
     }
 
-    /// Waits until the rounds under way are over.
+    /// Waits until the rounds under way are over: those of dispatchers, of ticks and of anybody else.
     pub(crate) async fn finish(&self) {
-        for dispatcher in self.dispatchers.iter().filter(|dispatcher| dispatcher.is_busy()) {
-            dispatcher.wake().await;
+        for processor in &self.processors {
+            processor.rested().await;
         }
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Inner {
     /// Hands back what is in hand.
     pub(super) abandoned: watch::Sender<bool>,
     pub(super) suspects: Suspects,
+    /// How many rounds are under way, whoever asked for them.
+    rounds: watch::Sender<usize>,
     /// When old hooks were last removed, by the monotonic clock.
     pruned_us: Mutex<Option<u64>>,
 }
@@ -77,6 +79,7 @@ impl HookProcessor {
             stopping,
             abandoned: watch::Sender::new(false),
             suspects,
+            rounds: watch::Sender::new(0),
             pruned_us: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -100,6 +103,7 @@ impl HookProcessor {
     fn round(&self, hooks_max: Option<usize>) -> BoxFuture<Result<usize>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
+            let _under_way = UnderWay::new(&inner);
             let processed = Round::new(Arc::clone(&inner), hooks_max).run().await?;
             // Where nothing runs in the background nobody else does.
             if processed > 0 && inner.is_to_prune() {
@@ -119,6 +123,11 @@ impl HookProcessor {
         self.inner.stopping.store(true, Ordering::SeqCst);
     }
 
+    /// Waits until no round is under way.
+    pub(super) async fn rested(&self) {
+        let _ = self.inner.rounds.subscribe().wait_for(|rounds| *rounds == 0).await;
+    }
+
     /// Removes completed hooks that are older than they are to be kept.
     ///
     /// # Errors
@@ -126,6 +135,22 @@ impl HookProcessor {
     /// If the store cannot be used.
     pub async fn prune(&self) -> Result<usize> {
         self.inner.prune().await
+    }
+}
+
+/// A round, until it is over or dropped.
+struct UnderWay(Arc<Inner>);
+
+impl UnderWay {
+    fn new(inner: &Arc<Inner>) -> Self {
+        inner.rounds.send_modify(|rounds| *rounds += 1);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.rounds.send_modify(|rounds| *rounds -= 1);
     }
 }
 
