@@ -2,13 +2,13 @@
 //!
 //! A hook has one moment, [`HookRecord::due_at`]: when it may be taken next. While it is pending that is its start
 //! or its retry; while somebody processes it, the end of the lease; once it is finished there is none. So a hook whose
-//! process died falls due by itself, and one index finds everything there is to do.
+//! process died falls due by itself, and an index for each [`Lane`] finds everything there is to do.
 //!
 //! Every claim counts as an attempt and raises the epoch, and only the holder of the newest epoch may say what became
 //! of it. **An attempt that was cut off proves nothing**: that a handler begins is not recorded, which would cost a second
 //! commit per hook, so the handler may never have begun. Hence the policy counts failures that were recorded, and no
 //! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim and
-//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a processor has one such hook in hand at a time, and past
+//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a process has one such hook in hand at a time, and past
 //! [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const NAMESPACE_DEFAULT: &str = "app";
 /// Claims without an outcome that make a hook suspect of killing its process.
 ///
 /// Every hook that is in hand when a process dies was claimed for nothing, and only one of them is to blame. From here on
-/// a processor has one suspect in hand at a time, so that **no suspect pays for what another one does.** Fewer, and an
+/// a process has one suspect in hand at a time, so that **no suspect pays for what another one does.** Fewer, and an
 /// ordinary crash would have hundreds of hooks wait for each other.
 pub const SUSPECT_CLAIMS: u32 = 3;
 
@@ -198,7 +198,7 @@ pub fn lane(hook: &HookRecord) -> Option<Lane> {
     }
 }
 
-/// Whether a hook that was taken must be the only suspect its processor has in hand.
+/// Whether a hook that was taken must be the only suspect its process has in hand.
 pub fn is_suspect(taken: &HookRecord) -> bool {
     taken.claims > SUSPECT_CLAIMS
 }
@@ -217,7 +217,9 @@ pub fn claim(
     if !due {
         return None;
     }
-    if hook.claims >= LOST_CLAIMS_MAX && !planted(Bug::HookNeverGivenUp) {
+    // One that waits was settled or triggered since: whatever it went through before, nobody lost it.
+    let lost = hook.status == HookStatus::Processing && hook.claims >= LOST_CLAIMS_MAX;
+    if lost && !planted(Bug::HookNeverGivenUp) {
         let claims = hook.claims;
         let message = format!(
             "taken {claims} times in a row without an outcome: its handler probably kills or blocks its process; \
@@ -517,6 +519,13 @@ mod tests {
             let again = retry(&given_up, NOW).expect("retriable");
             assert_eq!((again.attempts, again.claims), (0, 0), "it starts anew");
         }
+    }
+
+    #[test]
+    fn only_a_hook_that_somebody_has_in_hand_is_given_up() {
+        let mut waiting = hook(Retries::none(), None);
+        waiting.claims = LOST_CLAIMS_MAX;
+        assert_eq!(take(&waiting, NOW).status, HookStatus::Processing);
     }
 
     #[test]

@@ -21,6 +21,8 @@ struct Counting {
     fails: Arc<AtomicBool>,
     panics: Arc<AtomicBool>,
     blind: Arc<AtomicBool>,
+    /// What is due cannot be taken.
+    barred: Arc<AtomicBool>,
     gate: Option<Gate>,
     look_gate: Option<Gate>,
 }
@@ -35,6 +37,7 @@ impl Counting {
             fails: Arc::default(),
             panics: Arc::default(),
             blind: Arc::default(),
+            barred: Arc::default(),
             gate: None,
             look_gate: None,
         }
@@ -77,6 +80,9 @@ impl Processor for Counting {
             assert!(!this.panics.load(Ordering::SeqCst), "a processor that panics");
             if this.fails.load(Ordering::SeqCst) {
                 return Err(Error::new("no luck"));
+            }
+            if this.barred.load(Ordering::SeqCst) {
+                return Ok(0);
             }
             *this.next.lock().unwrap() = None;
             Ok(1)
@@ -364,6 +370,22 @@ async fn what_fails_is_told_and_tried_again_later() {
     counting.fails.store(false, Ordering::SeqCst);
     clock.go_off(&dispatcher).await.unwrap();
     assert_eq!(*counting.next.lock().unwrap(), None, "it worked");
+}
+
+#[tokio::test]
+async fn a_round_that_does_nothing_does_not_set_the_alarm_for_now() {
+    let (counting, clock) = (Counting::new(), Clock::default());
+    let dispatcher = alarm_of(&counting, &clock);
+    counting.barred.store(true, Ordering::SeqCst);
+    counting.due_in(0);
+    clock.go_off(&dispatcher).await.unwrap();
+    assert_eq!(clock.at(), Some(counting.in_ms(5_000)), "it was due, and nobody took it");
+    counting.due_in(1_000);
+    clock.go_off(&dispatcher).await.unwrap();
+    assert_eq!(clock.at(), Some(counting.in_ms(1_000)), "it is not due yet");
+    counting.due_in(0);
+    dispatcher.arm().await.unwrap();
+    assert_eq!(clock.at(), Some(counting.in_ms(0)), "somebody has news");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use crate::support::{Gate, Trail, engine_on, settle, until};
 
 on_every_store!(
     suspects_are_handled_one_at_a_time_beside_others,
+    suspects_of_two_namespaces_are_handled_one_at_a_time,
     a_tick_takes_as_many_hooks_as_runs_and_comes_to_an_end,
     a_hook_that_falls_due_while_another_is_handled_is_found_within_a_second,
     a_dispatcher_that_is_stopped_lets_its_handlers_finish,
@@ -24,8 +25,12 @@ on_every_store!(
 
 /// Marks what it was given; a name that begins with `held` waits at the gate first.
 fn held(gate: &Gate, trail: &Trail) -> Hooks {
+    held_in("app", gate, trail)
+}
+
+fn held_in(namespace: &str, gate: &Gate, trail: &Trail) -> Hooks {
     let (gate, trail) = (gate.clone(), trail.clone());
-    Hooks::new().lease("30 s").timeout("1 hour").on("greet", move |name: String, cx| {
+    Hooks::named(namespace).lease("30 s").timeout("1 hour").on("greet", move |name: String, cx| {
         let (gate, trail) = (gate.clone(), trail.clone());
         async move {
             if name.starts_with("held") {
@@ -75,6 +80,39 @@ async fn suspects_are_handled_one_at_a_time_beside_others(kind: StoreKind) -> Re
     });
     assert_eq!(processed?, 4);
     assert_eq!(trail.seen(), ["quick 1", "held 1 4", "held 2 4", "held 3 4"]);
+    Ok(())
+}
+
+async fn suspects_of_two_namespaces_are_handled_one_at_a_time(kind: StoreKind) -> Result<()> {
+    let (gate, trail) = (Gate::new(), Trail::default());
+    let [app, mail] = ["app", "mail"].map(|namespace| held_in(namespace, &gate, &trail));
+    let with_both = move |builder: EngineBuilder| builder.hooks(app.clone()).hooks(mail.clone());
+    let harness = Harness::with(kind, [], with_both).await?;
+    let client = harness.engine().hooks();
+    client.send("greet", "held by app").await?;
+    client.namespace("mail")?.send("greet", "held by mail").await?;
+    let processors = client.processors().unwrap();
+    for _ in 0..3 {
+        tokio::select! {
+            done = processors.process() => panic!("the handlers are held: {done:?}"),
+            () = async { for _ in 0..2 { gate.arrived().await } } => {}
+        }
+        // The process dies with both of them in hand.
+        harness.advance("30 s");
+    }
+    let before = gate.arrivals();
+    for taken in 1..=2 {
+        let (processed, ()) = tokio::join!(processors.process(), async {
+            gate.arrived().await;
+            settle(&harness).await.unwrap();
+            assert_eq!(gate.arrivals(), before + taken, "the other suspect is not in hand");
+            gate.open();
+        });
+        assert_eq!(processed?, 1);
+    }
+    let mut seen = trail.seen();
+    seen.sort();
+    assert_eq!(seen, ["held by app 4", "held by mail 4"]);
     Ok(())
 }
 
@@ -229,11 +267,18 @@ async fn engine_in(
     clock: &Arc<VirtualRuntime>,
     hooks: Hooks,
 ) -> Result<Engine> {
+    builder_in(directory, clock).await?.hooks(hooks).start().await
+}
+
+async fn builder_in(
+    directory: &std::path::Path,
+    clock: &Arc<VirtualRuntime>,
+) -> Result<EngineBuilder> {
     let path = directory.join("app.db");
     let free = async || Ok(SqliteStore::open(&path, Arc::clone(clock) as _).is_ok());
     until("the file is free", free).await?;
     let store = SqliteStore::open(&path, Arc::clone(clock) as _)?;
-    Engine::builder_with_store(store).runtime(Arc::clone(clock) as _).hooks(hooks).start().await
+    Ok(Engine::builder_with_store(store).runtime(Arc::clone(clock) as _))
 }
 
 #[tokio::test]
@@ -276,5 +321,37 @@ async fn a_shutdown_hands_back_what_does_not_finish_in_time() -> Result<()> {
     let left = engine.hooks().get(&id).await?;
     assert_eq!((left.status, left.claims, left.failures), (HookStatus::Pending, 0, 0));
     assert_eq!(left.due_at, Some(clock.now()), "nobody need wait for a lease");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_ticks_and_hands_back_what_they_do_not_finish_in_time() -> Result<()> {
+    for finishes in [true, false] {
+        let (directory, clock) = (tempfile::tempdir()?, VirtualRuntime::new(1));
+        let (gate, trail) = (Gate::new(), Trail::default());
+        let builder = builder_in(directory.path(), &clock).await?.no_runner();
+        let engine = builder.hooks(held(&gate, &trail)).start().await?;
+        let id = engine.hooks().send("greet", "held").await?;
+        let shutdown = async {
+            gate.arrived().await;
+            let meanwhile = async {
+                tokio::task::yield_now().await;
+                match finishes {
+                    true => gate.open(),
+                    false => clock.advance(Span::from_millis(10_000)),
+                }
+            };
+            tokio::join!(engine.shutdown("10 s"), meanwhile).0
+        };
+        let (ticked, stopped) = tokio::join!(engine.tick(1), shutdown);
+        stopped?;
+        assert_eq!(ticked?.hooks, 1, "its store was not closed under it");
+        drop(engine);
+        let looking = Hooks::named("other").on("none", |(): (), _| async { Ok(()) });
+        let engine = engine_in(directory.path(), &clock, looking).await?;
+        let left = engine.hooks().get(&id).await?;
+        let expected = if finishes { HookStatus::Completed } else { HookStatus::Pending };
+        assert_eq!((left.status, left.claims), (expected, 0));
+    }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use piton::EngineBuilder;
 use piton::hooks::Hooks;
 
-pub use alarm::{AlarmHost, HostAlarm, Later, advance_by_hooks};
+pub use alarm::{AlarmHost, HostAlarm, Later, advance_by_hooks, arm_after};
 pub use tools::{Tools, Witness};
 pub use workflows::{NightlyReport, Onboarding, Order, Playground};
 

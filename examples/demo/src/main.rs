@@ -6,9 +6,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
 use clap::{Parser, ValueEnum};
 use piton::{DurationError, Engine, IntoSpan, Span};
 use piton_http::{Api, BearerTokens, Permission, ServerLimits};
@@ -16,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 
-use piton_demo::{AlarmHost, Later, Tools, Witness, advance_by_hooks, register};
+use piton_demo::{AlarmHost, Later, Tools, Witness, advance_by_hooks, arm_after, register};
 
 /// A server with a few workflows, to try Piton with nothing but curl.
 ///
@@ -93,6 +90,9 @@ fn duration(text: &str) -> Result<Span, DurationError> {
     text.into_span()
 }
 
+/// How often an alarm goes off at least, when nobody says.
+const POLL_INTERVAL: Span = Span::literal("5 seconds");
+
 /// Between the signal and the end of waits for results: others have that long to finish undisturbed.
 const GRACE: Span = Span::literal("500 ms");
 
@@ -116,7 +116,8 @@ async fn main() -> Result<()> {
         "--no-runner leaves the work to others, and --dispatcher alarm does it: choose one"
     );
     let engine = start_engine(&args).await?;
-    let host = if alarm { AlarmHost::new(&engine) } else { None };
+    let poll_interval = args.poll_interval.unwrap_or(POLL_INTERVAL);
+    let host = if alarm { AlarmHost::new(&engine, poll_interval) } else { None };
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| cannot_listen(args.listen))?;
     let order = unused_order(&engine).await?;
@@ -210,16 +211,6 @@ fn app(args: &Args, engine: &Engine, host: Option<AlarmHost>) -> Result<Router> 
         .nest("/api/workflows", api)
         .merge(piton_http::health(engine.clone()))
         .fallback(piton_http::not_found))
-}
-
-/// A request that changes something may have triggered a hook.
-async fn arm_after(State(host): State<AlarmHost>, request: Request, next: Next) -> Response {
-    let changes = !request.method().is_safe();
-    let response = next.run(request).await;
-    if changes {
-        host.arm().await;
-    }
-    response
 }
 
 async fn serve(

@@ -13,8 +13,8 @@ use super::rounds::Rounds;
 use crate::runtime::Runtime;
 use crate::{Error, Result};
 
-/// How long to wait before trying again after a failure.
-const FAILURE_PAUSE: Span = Span::from_millis(5_000);
+/// How long to wait before trying again after a round that failed, or did nothing although something is due.
+const PAUSE: Span = Span::from_millis(5_000);
 
 /// The one alarm of a host. It outlives the process: whatever calls [`AlarmDispatcher::alarm`] when it goes off may
 /// have to start the process for that.
@@ -114,17 +114,19 @@ impl<A: Alarm> AlarmDispatcher<A> {
 impl<A: Alarm> Inner<A> {
     async fn round(self: Arc<Self>) {
         let pause = match self.processor.process().await {
+            // Somebody else was faster, or it must wait for something else: no reason to spin.
+            Ok(0) => PAUSE,
             Ok(_) => Span::ZERO,
             Err(error) => {
                 self.report.error(&error);
-                FAILURE_PAUSE
+                PAUSE
             }
         };
         let unarmed = self.arm(pause).await.err().map(|error| error.to_string());
         *self.unarmed.lock().unwrap_or_else(PoisonError::into_inner) = unarmed;
     }
 
-    /// Sets the alarm for the next hook, not before `pause` has passed.
+    /// Sets the alarm for the next hook; after a pause, if it is due already.
     async fn arm(&self, pause: Span) -> Result<()> {
         let mut armed = self.armed.lock().await;
         let next = match self.processor.next_wake_at().await {
@@ -132,12 +134,13 @@ impl<A: Alarm> Inner<A> {
             Err(error) => {
                 self.report.error(&error);
                 // Nobody knows: look again later, rather than never.
-                Some(self.runtime.now().plus(FAILURE_PAUSE))
+                Some(self.runtime.now().plus(PAUSE))
             }
         };
-        let earliest = self.runtime.now().plus(pause);
+        let now = self.runtime.now();
         let set = match next {
-            Some(at) => self.set(&mut armed, at.max(earliest)).await,
+            Some(at) if at <= now => self.set(&mut armed, now.plus(pause)).await,
+            Some(at) => self.set(&mut armed, at).await,
             None => self.clear(&mut armed).await,
         };
         set.inspect_err(|error| self.report.error(error))

@@ -9,6 +9,7 @@ use serde::Serialize;
 use ulid::Ulid;
 
 use super::processor::{PRUNE_INTERVAL, log_unpruned, processed_by_all};
+use super::suspects::Suspects;
 use super::trigger::{Hook, HookTransaction, SendHook, Trigger};
 use super::{HookProcessor, PollingDispatcher, Processor, ProcessorGroup, Registered};
 use crate::client::{Cursor, Page, PageBounds, cursor};
@@ -36,9 +37,11 @@ impl HookShared {
     ) -> Result<Arc<Self>> {
         let mut processors = Vec::new();
         let mut dispatchers = Vec::new();
+        let suspects = Suspects::new();
         for hooks in registered {
             let poll_interval = hooks.config.poll_interval;
-            let processor = Arc::new(HookProcessor::new(Arc::clone(shared), hooks));
+            let processor = HookProcessor::new(Arc::clone(shared), hooks, suspects.clone());
+            let processor = Arc::new(processor);
             if dispatch {
                 let runtime = Arc::clone(&shared.runtime);
                 let dispatcher = PollingDispatcher::new(runtime, Arc::clone(&processor) as _);
@@ -98,10 +101,10 @@ impl HookShared {
         self.abort();
     }
 
-    /// Waits until the rounds under way are over.
+    /// Waits until the rounds under way are over: those of dispatchers, of ticks and of anybody else.
     pub(crate) async fn finish(&self) {
-        for dispatcher in self.dispatchers.iter().filter(|dispatcher| dispatcher.is_busy()) {
-            dispatcher.wake().await;
+        for processor in &self.processors {
+            processor.rested().await;
         }
     }
 }

@@ -42,6 +42,7 @@ mod processor;
 mod registry;
 mod round;
 mod rounds;
+mod suspects;
 mod trigger;
 
 pub use alarm::{Alarm, AlarmDispatcher};

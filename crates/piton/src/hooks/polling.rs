@@ -148,11 +148,6 @@ impl PollingDispatcher {
         self.stop();
         self.inner.rounds.abort();
     }
-
-    /// Whether hooks are being processed.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.inner.rounds.are_under_way()
-    }
 }
 
 impl Drop for PollingDispatcher {

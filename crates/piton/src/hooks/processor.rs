@@ -9,11 +9,12 @@ use std::task::Poll;
 
 use piton_core::hook::HookRecord;
 use piton_core::{HookName, HookNamespace, Span, Timestamp};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 use super::client::hook_store;
 use super::registry::Config;
 use super::round::Round;
+use super::suspects::Suspects;
 use super::{HookHandler, Registered};
 use crate::engine::Shared;
 use crate::runtime::BoxFuture;
@@ -43,7 +44,7 @@ pub trait Processor: Send + Sync + 'static {
 
 /// Processes the hooks of one namespace, with the handlers of an engine.
 pub struct HookProcessor {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 /// What a processor and its rounds share.
@@ -58,14 +59,15 @@ pub(super) struct Inner {
     pub(super) stopping: AtomicBool,
     /// Hands back what is in hand.
     pub(super) abandoned: watch::Sender<bool>,
-    /// Who has it may have a suspect in hand.
-    pub(super) suspect: Arc<Semaphore>,
+    pub(super) suspects: Suspects,
+    /// How many rounds are under way, whoever asked for them.
+    rounds: watch::Sender<usize>,
     /// When old hooks were last removed, by the monotonic clock.
     pruned_us: Mutex<Option<u64>>,
 }
 
 impl HookProcessor {
-    pub(super) fn new(shared: Arc<Shared>, registered: Registered) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, registered: Registered, suspects: Suspects) -> Self {
         let Registered { namespace, handlers, config } = registered;
         let (news, stopping) = (Notify::new(), AtomicBool::new(false));
         let inner = Inner {
@@ -76,7 +78,8 @@ impl HookProcessor {
             news,
             stopping,
             abandoned: watch::Sender::new(false),
-            suspect: Arc::new(Semaphore::new(1)),
+            suspects,
+            rounds: watch::Sender::new(0),
             pruned_us: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -100,6 +103,7 @@ impl HookProcessor {
     fn round(&self, hooks_max: Option<usize>) -> BoxFuture<Result<usize>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
+            let _under_way = UnderWay::new(&inner);
             let processed = Round::new(Arc::clone(&inner), hooks_max).run().await?;
             // Where nothing runs in the background nobody else does.
             if processed > 0 && inner.is_to_prune() {
@@ -119,6 +123,11 @@ impl HookProcessor {
         self.inner.stopping.store(true, Ordering::SeqCst);
     }
 
+    /// Waits until no round is under way.
+    pub(super) async fn rested(&self) {
+        let _ = self.inner.rounds.subscribe().wait_for(|rounds| *rounds == 0).await;
+    }
+
     /// Removes completed hooks that are older than they are to be kept.
     ///
     /// # Errors
@@ -126,6 +135,22 @@ impl HookProcessor {
     /// If the store cannot be used.
     pub async fn prune(&self) -> Result<usize> {
         self.inner.prune().await
+    }
+}
+
+/// A round, until it is over or dropped.
+struct UnderWay(Arc<Inner>);
+
+impl UnderWay {
+    fn new(inner: &Arc<Inner>) -> Self {
+        inner.rounds.send_modify(|rounds| *rounds += 1);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.rounds.send_modify(|rounds| *rounds -= 1);
     }
 }
 

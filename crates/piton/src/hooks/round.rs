@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::HookContext;
 use super::client::hook_store;
 use super::processor::Inner;
+use super::suspects::Asking;
 use crate::runtime::TaskOwner;
 use crate::store::TAKEN_MAX;
 use crate::{Error, Result};
@@ -58,6 +59,10 @@ pub(super) struct Round {
     left: Option<usize>,
     /// There may be more that is due.
     more: bool,
+    /// The last look was for none but those above suspicion.
+    passed_over: bool,
+    /// For the next look.
+    asking: Option<Asking>,
     renewed_us: u64,
     /// When the store last did what it was asked: no lease in hand lasts longer than from then.
     answered_us: u64,
@@ -77,6 +82,8 @@ impl Round {
             processed: 0,
             left: hooks_max,
             more: true,
+            passed_over: false,
+            asking: None,
             renewed_us: now_us,
             answered_us: now_us,
         }
@@ -86,7 +93,7 @@ impl Round {
     pub(super) async fn run(mut self) -> Result<usize> {
         let mut failures = 0;
         loop {
-            self.more &= self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst);
+            self.more &= self.takes_more();
             if let Err(error) = self.turn().await {
                 self.pause_after(error, failures).await?;
                 failures += 1;
@@ -95,11 +102,28 @@ impl Round {
             failures = 0;
             if !self.flights.is_empty() {
                 self.wait().await;
-            } else if !self.more {
+            } else if !self.more && !self.asks_again().await {
                 break;
             }
         }
         Ok(self.processed)
+    }
+
+    fn takes_more(&self) -> bool {
+        self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Whether to look once more, for a suspect: another processor was asking at the last look, perhaps for nothing.
+    async fn asks_again(&mut self) -> bool {
+        if std::mem::take(&mut self.passed_over) && self.takes_more() {
+            self.asking = tokio::select! {
+                biased;
+                asking = self.inner.suspects.ask() => asking,
+                () = self.inner.shared.runtime.sleep(LOOK_INTERVAL) => None,
+            };
+            self.more = self.asking.is_some();
+        }
+        self.more
     }
 
     /// One transaction: what ended is recorded, what runs on is renewed, and more is taken. If it fails nothing is
@@ -116,7 +140,7 @@ impl Round {
         let renews = !renewed.is_empty();
         let mut suspect = match wanted {
             0 => None,
-            _ => Arc::clone(&self.inner.suspect).try_acquire_owned().ok(),
+            _ => self.asking.take().or_else(|| self.inner.suspects.try_ask()),
         };
         let mut work = self.inner.work();
         work.settled = self.settled.clone();
@@ -135,9 +159,10 @@ impl Round {
             self.remove(&key);
         }
         self.more = wanted > 0 && worked.taken.len() == wanted;
+        self.passed_over = wanted > 0 && suspect.is_none();
         self.left = self.left.map(|left| left.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
-            let suspect = is_suspect(&hook).then(|| suspect.take()).flatten();
+            let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
             self.start(hook, suspect);
         }
         Ok(())
@@ -184,8 +209,9 @@ impl Round {
         held.then(|| self.flights.remove(&key.id))?
     }
 
-    /// Drops the handlers that are running, and hands their hooks back.
+    /// Drops the handlers that are running, and hands their hooks back. What has ended is recorded as it ended.
     fn hand_back(&mut self) {
+        self.end_all();
         let flights = std::mem::take(&mut self.flights).into_values();
         self.settled.extend(flights.map(|flight| (flight.hook, HookOutcome::Released)));
     }
@@ -209,9 +235,7 @@ impl Round {
         self.end(first);
         for _ in 0..LETS_MAX {
             let before = self.settled.len();
-            while let Ok(ended) = self.ended.try_recv() {
-                self.end(ended);
-            }
+            self.end_all();
             if self.settled.len() == before && before > 1 || self.flights.is_empty() {
                 break;
             }
@@ -219,6 +243,13 @@ impl Round {
         }
         // What ended makes room, and whoever filled it may have left more behind.
         self.more = true;
+    }
+
+    /// Takes in all that has ended so far.
+    fn end_all(&mut self) {
+        while let Ok(ended) = self.ended.try_recv() {
+            self.end(ended);
+        }
     }
 
     fn end(&mut self, ended: (HookRecord, HookOutcome)) {
@@ -299,4 +330,39 @@ pub(super) async fn unpanicked(running: impl Future<Output = Result<()>>) -> Res
         Err(panic) => Poll::Ready(Err(Error::from_panic(&*panic))),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::hooks::{HookStatus, Hooks};
+
+    #[tokio::test]
+    async fn what_has_ended_is_recorded_and_the_rest_is_handed_back() -> Result<()> {
+        let hooks = Hooks::new().on("wait", |wait: bool, _| async move {
+            if wait {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        let client = engine.hooks();
+        let quick = client.send("wait", &false).await?;
+        let slow = client.send("wait", &true).await?;
+        let processor = client.processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        round.turn().await?;
+        while round.ended.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        round.hand_back();
+        round.more = false;
+        round.turn().await?;
+        let done = client.get(&quick).await?;
+        assert_eq!((done.status, done.attempts), (HookStatus::Completed, 1));
+        let left = client.get(&slow).await?;
+        assert_eq!((left.status, left.claims), (HookStatus::Pending, 0));
+        Ok(())
+    }
 }

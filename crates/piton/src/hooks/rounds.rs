@@ -55,11 +55,6 @@ impl Rounds {
         drop(state);
         drop(running);
     }
-
-    /// Whether a round is under way.
-    pub(super) fn are_under_way(&self) -> bool {
-        lock(&self.state).under_way
-    }
 }
 
 async fn run(round: Round, state: Arc<Mutex<State>>) {
