@@ -62,30 +62,42 @@ pub(crate) async fn tick_until_arrived<'a>(
     }
 }
 
-/// How many looks make [`eventually`] give up: far more than any machine needs.
-const LOOKS_MAX: u32 = 3_000_000;
+/// How many looks are taken as fast as they can be. Most things are seen by then.
+const LOOKS_IN_HASTE: u32 = 100_000;
+
+/// How many looks make [`eventually`] give up: minutes, also where a look costs nothing.
+const LOOKS_MAX: u32 = LOOKS_IN_HASTE + 200_000;
+
+/// Lets others go on between two looks, and takes its time if there were many: a server, or a disk, may be slow.
+async fn before_the_next(look: u32) {
+    if look >= LOOKS_IN_HASTE {
+        #[expect(clippy::disallowed_methods, reason = "what is waited for happens in real time")]
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    tokio::task::yield_now().await;
+}
 
 /// Looks again and again until there is something to see. Virtual time stands still meanwhile.
 pub(crate) async fn eventually<T, F>(what: &str, mut look: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<Option<T>>>,
 {
-    for _ in 0..LOOKS_MAX {
+    for looked in 0..LOOKS_MAX {
         if let Some(seen) = look().await? {
             return Ok(seen);
         }
-        tokio::task::yield_now().await;
+        before_the_next(looked).await;
     }
     panic!("never saw: {what}");
 }
 
 /// Looks again and again until the condition holds.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..LOOKS_MAX {
+    for looked in 0..LOOKS_MAX {
         if holds().await? {
             return Ok(());
         }
-        tokio::task::yield_now().await;
+        before_the_next(looked).await;
     }
     panic!("it never came to pass: {what}");
 }
