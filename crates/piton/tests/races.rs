@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use piton::prelude::*;
-use piton::{BatchItem, EngineBuilder, InstanceStatus, Registration};
+use piton::{BatchItem, EngineBuilder, InstanceHandle, InstanceStatus, Registration};
 use piton_testing::{Access, Harness, NextCommit, StoreKind, on_every_store};
 
 use crate::support::{engine_on, eventually, flow, system_lines, until, until_status};
@@ -76,6 +76,18 @@ fn a_slot_given_back_is_never_overlooked() -> Result<()> {
     })
 }
 
+/// An engine without a runner, what stands between it and its store, and an instance of `waits`.
+async fn engine_with_one(
+    harness: &Harness,
+    waits: Registration,
+) -> Result<(Engine, Arc<Access>, InstanceHandle<u32>)> {
+    let access = Access::to(harness.store());
+    let engine = engine_on(Arc::clone(&access) as _, harness, [waits], EngineBuilder::no_runner);
+    let engine = engine.await?;
+    let instance = engine.workflow::<(), u32>("waits")?.create(()).await?;
+    Ok((engine, access, instance))
+}
+
 /// The claim of a parked run can arrive while the run is still being parked, and tells it to leave: that order is for the
 /// pass that was, not for the one that goes on.
 #[tokio::test]
@@ -86,10 +98,7 @@ async fn a_parked_run_forgets_the_orders_of_the_claim_before() -> Result<()> {
         Box::pin(async move { step.wait_for_event::<u32>("go", "go").await })
     });
     let harness = Harness::memory([quick()]).await?;
-    let access = Access::to(harness.store());
-    let engine = engine_on(Arc::clone(&access) as _, &harness, [waits], EngineBuilder::no_runner);
-    let engine = engine.await?;
-    let instance = engine.workflow::<(), u32>("waits")?.create(()).await?;
+    let (engine, access, instance) = engine_with_one(&harness, waits).await?;
     access.next_commit(NextCommit::IsAnsweredWithTheNextClaim);
     let second = async {
         until_status(&instance, InstanceStatus::Waiting).await?;
@@ -116,10 +125,7 @@ async fn a_run_that_lets_go_is_not_told_that_it_was_fenced() -> Result<()> {
         Box::pin(async move { step.wait_for_event::<u32>("go", "go").await })
     });
     let harness = Harness::memory([quick()]).await?;
-    let access = Access::to(harness.store());
-    let engine = engine_on(Arc::clone(&access) as _, &harness, [waits], EngineBuilder::no_runner);
-    let engine = engine.await?;
-    let instance = engine.workflow::<(), u32>("waits")?.create(()).await?;
+    let (engine, access, instance) = engine_with_one(&harness, waits).await?;
     access.next_commit(NextCommit::IsAnsweredBehindARenewal);
     let renewal = async {
         until_status(&instance, InstanceStatus::Waiting).await?;
