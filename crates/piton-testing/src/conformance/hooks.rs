@@ -69,7 +69,7 @@ impl Stage {
 
     async fn settle(&self, owner: &str, hook: &HookRecord, outcome: HookOutcome) -> HooksWorked {
         let settled = vec![(hook.clone(), outcome)];
-        self.work(HookWork { settled, ..self.hook_work(owner) }).await
+        self.work(HookWork { settled: settled.into(), ..self.hook_work(owner) }).await
     }
 
     async fn next_hook(&self, namespaces: &[&str]) -> Option<Timestamp> {
@@ -308,7 +308,7 @@ pub async fn work_is_settled_renewed_and_taken_in_one_go(stage: Stage) {
     stage.advance_ms(1_000);
     let worked = stage
         .work(HookWork {
-            settled: vec![(taken[0].clone(), HookOutcome::Done)],
+            settled: [(taken[0].clone(), HookOutcome::Done)].into(),
             renewed: vec![taken[1].key()],
             wanted: 1,
             forget_completed: true,
@@ -360,6 +360,48 @@ pub async fn simultaneous_processors_share_the_hooks(stage: Stage) {
     all.sort();
     let every: Vec<_> = (0..60).map(|number| hook(number).id).collect();
     assert_eq!(all, every);
+}
+
+/// What is triggered and taken in one transaction is stored as if it had been two.
+pub async fn hooks_are_taken_whole_while_others_are_triggered(stage: Stage) {
+    let hour = stage.in_ms(3_600_000);
+    let new = |number: u32| match number % 4 {
+        0 => NewHook { process_at: Some(hour), ..hook(number) },
+        1 => NewHook { namespace: HookNamespace::from_stored("mail"), ..hook(number) },
+        _ => hook(number),
+    };
+    let mut taken = Vec::new();
+    for round in 0..10 {
+        let calls = (0..40).map(|call| {
+            let store = Arc::clone(&stage.store);
+            let work = HookWork { wanted: 9, ..stage.hook_work(&format!("p{call}")) };
+            let hooks = (0..3).map(|number| new(round * 120 + call * 3 + number)).collect();
+            async move {
+                let store = store.hooks().expect("it keeps hooks");
+                if call % 8 == 5 {
+                    return store.work_hooks(work).await.expect("worked").taken;
+                }
+                store.trigger_hooks(hooks).await.expect("triggered");
+                Vec::new()
+            }
+        });
+        taken.extend(at_once(calls).await.into_iter().flatten());
+    }
+    let rest = stage.take("last", 1_000).await;
+    assert!(!taken.is_empty(), "somebody was in time");
+    taken.extend(rest);
+    taken.sort_by(|one: &HookRecord, other| one.id.cmp(&other.id));
+    let triggered = (0..1_200).filter(|number| number / 3 % 8 != 5);
+    let (due, others): (Vec<u32>, Vec<u32>) = triggered.partition(|number| number % 4 > 1);
+    let ids: Vec<_> = taken.iter().map(|hook| Arc::clone(&hook.id)).collect();
+    assert_eq!(ids, due.iter().map(|number| hook(*number).id).collect::<Vec<_>>());
+    for claimed in &taken {
+        let stored = stage.hooks().hook(Arc::clone(&claimed.id)).await.expect("readable");
+        assert_eq!(stored.as_ref(), Some(claimed));
+    }
+    for number in others {
+        assert_eq!(stage.hook(number).await, new(number).into_record(stage.now()));
+    }
 }
 
 pub async fn hooks_are_listed_newest_first_and_by_what_was_asked_for(stage: Stage) {

@@ -284,6 +284,7 @@ macro_rules! store_conformance {
                 work_is_settled_renewed_and_taken_in_one_go,
                 old_completed_hooks_are_removed_and_no_others,
                 simultaneous_processors_share_the_hooks,
+                hooks_are_taken_whole_while_others_are_triggered,
                 hooks_are_listed_newest_first_and_by_what_was_asked_for,
                 hooks_that_become_due_are_told,
                 what_the_engine_tells_is_stored_once_and_with_its_cause,

@@ -77,7 +77,7 @@ impl Hooks {
             handlers: Vec::new(),
             engine: BTreeSet::new(),
             config: Config {
-                concurrency: 256,
+                concurrency: 512,
                 lease: Span::from_millis(30_000),
                 timeout: Span::from_millis(60_000),
                 keep_completed: Span::from_days(1),
@@ -168,7 +168,7 @@ impl Hooks {
         self
     }
 
-    /// How many handlers of this namespace run at the same time in one process. Default 256, at most 10,000.
+    /// How many handlers of this namespace run at the same time in one process. Default 512, at most 10,000.
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.config.concurrency = handlers;
         self

@@ -1,6 +1,7 @@
 //! One round of a processor: takes what is due, lets the handlers run side by side, and records what became of them.
 //!
-//! What is done and what is taken next share a transaction, so that a round under load costs one commit per batch. A
+//! What is done and what is taken next share a transaction, so that a round under load costs one commit per batch; and
+//! while one is being committed the next waits for its turn already, so that hooks are taken as fast as they come. A
 //! handler that takes its time holds up nobody: the round goes on taking hooks as long as there is room, and renews the
 //! leases of what is still running.
 
@@ -21,11 +22,14 @@ use super::client::hook_store;
 use super::processor::Inner;
 use super::suspects::Asking;
 use crate::runtime::TaskOwner;
-use crate::store::TAKEN_MAX;
+use crate::store::{Answer, HooksWorked, StoreError, TAKEN_MAX};
 use crate::{Error, Result};
 
 /// How often a round looks for hooks that fell due while its handlers are running.
 const LOOK_INTERVAL: Span = Span::from_millis(1_000);
+
+/// How many transactions are under way at most.
+const ASKED_MAX: usize = 2;
 
 /// How often the handlers are let run before their outcomes are recorded, as long as that brings more of them: one
 /// commit pays for all.
@@ -46,9 +50,24 @@ struct Flight {
     _task: TaskOwner,
 }
 
+/// What the store was asked to do in one transaction.
+struct Asked {
+    answer: Answer<HooksWorked>,
+    /// Not forgotten before the store has recorded it.
+    settled: Arc<[(HookRecord, HookOutcome)]>,
+    wanted: usize,
+    /// The permission to take a suspect.
+    suspect: Option<Asking>,
+    /// The leases of all that was in hand are extended.
+    renews: bool,
+    /// When it was asked.
+    at_us: u64,
+}
+
 /// A round under way.
 pub(super) struct Round {
     inner: Arc<Inner>,
+    asked: Vec<Asked>,
     flights: BTreeMap<Arc<str>, Flight>,
     /// No more than the hooks in hand, and those that were lost meanwhile.
     ended: mpsc::UnboundedReceiver<(HookRecord, HookOutcome)>,
@@ -66,6 +85,10 @@ pub(super) struct Round {
     renewed_us: u64,
     /// When the store last did what it was asked: no lease in hand lasts longer than from then.
     answered_us: u64,
+    /// How often in a row the store failed.
+    failures: u32,
+    /// Nothing more is started, what comes is handed back.
+    abandoned: bool,
 }
 
 impl Round {
@@ -75,6 +98,7 @@ impl Round {
         let now_us = inner.shared.runtime.monotonic_us();
         Self {
             inner,
+            asked: Vec::new(),
             flights: BTreeMap::new(),
             ended,
             report,
@@ -86,23 +110,19 @@ impl Round {
             asking: None,
             renewed_us: now_us,
             answered_us: now_us,
+            failures: 0,
+            abandoned: false,
         }
     }
 
     /// Goes on until nothing is due, or nothing more is to be taken, and nothing is running.
     pub(super) async fn run(mut self) -> Result<usize> {
-        let mut failures = 0;
         loop {
             self.more &= self.takes_more();
-            if let Err(error) = self.turn().await {
-                self.pause_after(error, failures).await?;
-                failures += 1;
-                continue;
-            }
-            failures = 0;
-            if !self.flights.is_empty() {
-                self.wait().await;
-            } else if !self.more && !self.asks_again().await {
+            self.ask()?;
+            if !self.asked.is_empty() || !self.flights.is_empty() {
+                self.wait().await?;
+            } else if !self.asks_again().await {
                 break;
             }
         }
@@ -126,41 +146,72 @@ impl Round {
         self.more
     }
 
-    /// One transaction: what ended is recorded, what runs on is renewed, and more is taken. If it fails nothing is
-    /// forgotten.
-    async fn turn(&mut self) -> Result<()> {
-        let room = self.inner.config.concurrency - self.flights.len();
-        let room = room.min(TAKEN_MAX).min(self.left.unwrap_or(usize::MAX));
-        let wanted = if self.more { room } else { 0 };
+    /// Asks for one more transaction, if there is reason to: what ended is recorded, what runs on is renewed, and more
+    /// is taken.
+    fn ask(&mut self) -> Result<()> {
         let now_us = self.inner.shared.runtime.monotonic_us();
         let renewed = self.renewals(now_us);
-        if wanted == 0 && self.settled.is_empty() && renewed.is_empty() {
+        let wanted = if self.more { self.room() } else { 0 };
+        let nothing = wanted == 0 && self.settled.is_empty() && renewed.is_empty();
+        // What is renewed must not be settled by another transaction that may come first.
+        let alone = !renewed.is_empty() || self.asked.iter().any(|asked| asked.renews);
+        let asked_max = if alone { 1 } else { ASKED_MAX };
+        if nothing || self.asked.len() >= asked_max {
             return Ok(());
         }
-        let renews = !renewed.is_empty();
-        let mut suspect = match wanted {
+        let suspect = match wanted {
             0 => None,
             _ => self.asking.take().or_else(|| self.inner.suspects.try_ask()),
         };
+        let settled: Arc<[_]> = std::mem::take(&mut self.settled).into();
         let mut work = self.inner.work();
-        work.settled = self.settled.clone();
+        work.settled = Arc::clone(&settled);
+        let renews = !renewed.is_empty();
         work.renewed = renewed;
         work.wanted = wanted;
         work.suspect = suspect.is_some();
-        let worked = hook_store(&self.inner.shared)?.work_hooks(work).await?;
+        let answer = hook_store(&self.inner.shared)?.work_hooks(work);
+        self.more &= wanted == 0;
+        self.left = self.left.map(|left| left.saturating_sub(wanted));
+        self.asked.push(Asked { answer, settled, wanted, suspect, renews, at_us: now_us });
+        Ok(())
+    }
+
+    /// How many more to ask for. Never more than a third of what may run: under load one third is running while another
+    /// is being taken and a transaction for the last one waits for its turn.
+    fn room(&self) -> usize {
+        let concurrency = self.inner.config.concurrency;
+        let asked: usize = self.asked.iter().map(|asked| asked.wanted).sum();
+        let room = concurrency.saturating_sub(self.flights.len() + asked);
+        room.min(concurrency.div_ceil(3)).min(TAKEN_MAX).min(self.left.unwrap_or(usize::MAX))
+    }
+
+    /// Takes in what the store answered. If it failed nothing is forgotten.
+    async fn take_in(&mut self, asked: Asked, worked: Answered) -> Result<()> {
+        let Asked { settled, wanted, mut suspect, renews, at_us, .. } = asked;
+        let worked = match worked {
+            Ok(worked) => worked,
+            Err(error) => {
+                self.settled.extend_from_slice(&settled);
+                self.left = self.left.map(|left| left + wanted);
+                self.more |= wanted > 0;
+                drop(suspect);
+                return self.pause_after(error.into()).await;
+            }
+        };
+        self.failures = 0;
         self.answered_us = self.inner.shared.runtime.monotonic_us();
         if renews || self.flights.is_empty() {
-            self.renewed_us = now_us;
+            self.renewed_us = at_us;
         }
-        self.processed += self.settled.len();
-        self.settled.clear();
+        self.processed += settled.len();
         for key in worked.lost {
             tracing::warn!(hook = %key.id, "a hook was taken over by somebody else");
             self.remove(&key);
         }
-        self.more = wanted > 0 && worked.taken.len() == wanted;
-        self.passed_over = wanted > 0 && suspect.is_none();
-        self.left = self.left.map(|left| left.saturating_sub(worked.taken.len()));
+        self.more |= wanted > 0 && worked.taken.len() == wanted;
+        self.passed_over |= wanted > 0 && suspect.is_none();
+        self.left = self.left.map(|left| left + wanted.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
             let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
             self.start(hook, suspect);
@@ -169,14 +220,15 @@ impl Round {
     }
 
     /// After a failure of the store: waits a little, as long as there is something in hand that may still be recorded.
-    async fn pause_after(&mut self, error: Error, failures: u32) -> Result<()> {
+    async fn pause_after(&mut self, error: Error) -> Result<()> {
         let silent_us = self.inner.shared.runtime.monotonic_us().saturating_sub(self.answered_us);
-        let idle = self.flights.is_empty() && self.settled.is_empty();
+        let idle = self.flights.is_empty() && self.settled.is_empty() && self.asked.is_empty();
         if idle || silent_us > micros(self.inner.config.lease) {
             return Err(error);
         }
         tracing::error!(%error, "hooks in hand could not be recorded; trying again soon");
-        let pause = Span::from_millis(FAILURE_PAUSE_MS << failures.min(DOUBLINGS_MAX));
+        let pause = Span::from_millis(FAILURE_PAUSE_MS << self.failures.min(DOUBLINGS_MAX));
+        self.failures += 1;
         self.inner.shared.runtime.sleep(pause.min(self.third_of_lease())).await;
         Ok(())
     }
@@ -194,6 +246,10 @@ impl Round {
     }
 
     fn start(&mut self, hook: HookRecord, suspect: Option<OwnedSemaphorePermit>) {
+        if self.abandoned {
+            self.settled.push((hook, HookOutcome::Released));
+            return;
+        }
         let inner = Arc::clone(&self.inner);
         let taken = hook.clone();
         let reporter = Reporter::new(hook.clone(), self.report.clone());
@@ -211,38 +267,58 @@ impl Round {
 
     /// Drops the handlers that are running, and hands their hooks back. What has ended is recorded as it ended.
     fn hand_back(&mut self) {
+        self.abandoned = true;
         self.end_all();
         let flights = std::mem::take(&mut self.flights).into_values();
         self.settled.extend(flights.map(|flight| (flight.hook, HookOutcome::Released)));
     }
 
-    /// Waits until a handler has ended, or it is time to look again.
-    async fn wait(&mut self) {
+    /// Waits until the store has answered, a handler has ended, or it is time to look again.
+    async fn wait(&mut self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let mut abandoned = inner.abandoned.subscribe();
         let look_interval = LOOK_INTERVAL.min(self.third_of_lease());
-        let first = tokio::select! {
+        let news = tokio::select! {
             biased;
-            ended = self.ended.recv() => ended,
-            _ = abandoned.wait_for(|abandoned| *abandoned) => return self.hand_back(),
-            () = inner.news.notified() => None,
-            () = inner.shared.runtime.sleep(look_interval) => None,
+            (asked, worked) = answered(&mut self.asked), if !self.asked.is_empty() => {
+                News::Answered(asked, worked)
+            }
+            _ = abandoned.wait_for(|abandoned| *abandoned), if !self.abandoned => News::Abandoned,
+            () = inner.news.notified() => News::Due,
+            Some(ended) = self.ended.recv(), if !self.flights.is_empty() => News::Ended(ended),
+            () = inner.shared.runtime.sleep(look_interval), if self.asked.is_empty() => News::Due,
         };
-        let Some(first) = first else {
-            self.more = true;
-            return;
-        };
-        self.end(first);
+        match news {
+            News::Answered(asked, worked) => return self.take_in(asked, worked).await,
+            News::Abandoned => {
+                self.hand_back();
+                return Ok(());
+            }
+            News::Due => {}
+            News::Ended(ended) => {
+                self.end(ended);
+                self.let_end().await;
+            }
+        }
+        // What ended makes room, and whoever filled it may have left more behind.
+        self.more = true;
+        Ok(())
+    }
+
+    /// Lets the handlers run as long as more of them end, or until there is more to take.
+    async fn let_end(&mut self) {
         for _ in 0..LETS_MAX {
             let before = self.settled.len();
             self.end_all();
             if self.settled.len() == before && before > 1 || self.flights.is_empty() {
-                break;
+                return;
             }
-            tokio::task::yield_now().await;
+            tokio::select! {
+                biased;
+                () = self.inner.news.notified() => return,
+                () = tokio::task::yield_now() => {}
+            }
         }
-        // What ended makes room, and whoever filled it may have left more behind.
-        self.more = true;
     }
 
     /// Takes in all that has ended so far.
@@ -258,6 +334,35 @@ impl Round {
             self.settled.push(ended);
         }
     }
+}
+
+/// What a round waits for.
+enum News {
+    Answered(Asked, Answered),
+    Ended((HookRecord, HookOutcome)),
+    /// Something is due, or may be.
+    Due,
+    /// Nobody waits for the handlers any longer.
+    Abandoned,
+}
+
+/// What the store says.
+type Answered = Result<HooksWorked, StoreError>;
+
+/// The first answer that comes, with what was asked.
+async fn answered(asked: &mut Vec<Asked>) -> (Asked, Answered) {
+    poll_fn(|context| {
+        let mut all = asked.iter_mut().enumerate();
+        let first = all.find_map(|(at, one)| match one.answer.as_mut().poll(context) {
+            Poll::Ready(worked) => Some((at, worked)),
+            Poll::Pending => None,
+        });
+        match first {
+            Some((at, worked)) => Poll::Ready((asked.remove(at), worked)),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Reports a hook when it is dropped, so that no task ends without a word, however it ends.
@@ -352,13 +457,15 @@ mod tests {
         let slow = client.send("wait", &true).await?;
         let processor = client.processor().expect("there are handlers");
         let mut round = Round::new(Arc::clone(&processor.inner), None);
-        round.turn().await?;
+        round.ask()?;
+        round.wait().await?;
         while round.ended.is_empty() {
             tokio::task::yield_now().await;
         }
         round.hand_back();
         round.more = false;
-        round.turn().await?;
+        round.ask()?;
+        round.wait().await?;
         let done = client.get(&quick).await?;
         assert_eq!((done.status, done.attempts), (HookStatus::Completed, 1));
         let left = client.get(&slow).await?;

@@ -67,7 +67,7 @@ pub struct HookWork {
     /// How long what is taken or extended belongs to the owner.
     pub lease: Span,
     /// Hooks as they were taken, and how their attempts ended.
-    pub settled: Vec<(HookRecord, HookOutcome)>,
+    pub settled: Arc<[(HookRecord, HookOutcome)]>,
     /// Hooks that are completed and not to be kept at all are removed as they are settled.
     pub forget_completed: bool,
     /// Hooks that go on.
@@ -94,7 +94,7 @@ impl HookWork {
         Self {
             owner,
             lease,
-            settled: Vec::new(),
+            settled: Arc::default(),
             forget_completed: false,
             renewed: Vec::new(),
             namespace,

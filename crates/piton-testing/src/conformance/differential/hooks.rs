@@ -62,7 +62,8 @@ impl Pair {
 
     async fn trigger_hooks(&mut self, mut die: Die) -> Result<(), Difference> {
         let mut hooks = Vec::new();
-        for _ in 0..=die.below(3) {
+        let several = die.pick(&[1, 2, 3, 20]);
+        for _ in 0..several {
             self.hooks_triggered += 1;
             hooks.push(self.new_hook(&mut die));
         }
@@ -93,9 +94,10 @@ impl Pair {
         work.wanted = if work.suspect { 100 } else { die.pick(&[0, 1, 2, 100]) };
         work.forget_completed = die.chance(20);
         work.prune = die.chance(20).then_some(Span::from_millis(1_500));
+        let mut settled = Vec::new();
         for hook in std::mem::take(&mut self.hooks_in_hand) {
             match die.below(10) {
-                0..3 => work.settled.push((hook, outcome(&mut die))),
+                0..3 => settled.push((hook, outcome(&mut die))),
                 3..5 => {
                     work.renewed.push(hook.key());
                     self.hooks_in_hand.push(hook);
@@ -104,6 +106,7 @@ impl Pair {
                 _ => self.hooks_in_hand.push(hook),
             }
         }
+        work.settled = settled.into();
         let ask = async |stage: &Stage| hooks_of(stage).work_hooks(work.clone()).await;
         let worked = self.both(format!("{work:?}"), ask).await?;
         // Stale ones among them: what is said under an old epoch must not be believed.

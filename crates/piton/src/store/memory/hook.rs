@@ -105,7 +105,7 @@ impl Transaction<'_> {
     pub(super) fn work_hooks(&mut self, work: &HookWork) -> HooksWorked {
         let now = self.now;
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
-        for (claimed, outcome) in &work.settled {
+        for (claimed, outcome) in work.settled.iter() {
             let key = claimed.key();
             match self.state.hooks.get(&key.id).filter(|stored| hook::is_held(stored, &key)) {
                 Some(_) => {

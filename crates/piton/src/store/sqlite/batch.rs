@@ -1,6 +1,7 @@
 //! One transaction of the writer thread, as the code that fills it sees it.
 
 use piton_core::boundary::TaskChange;
+use piton_core::hook::HookRecord;
 use piton_core::record::{InstanceKey, Task};
 use piton_core::{HookNamespace, TaskState, Timestamp, WorkflowName};
 use rusqlite::Transaction;
@@ -28,6 +29,8 @@ pub(super) struct Batch<'b, 'c> {
     pub(super) engine_hooks: Option<&'b EngineHooks>,
     /// What observers are told after the commit.
     pub(super) hints: &'b mut Vec<Hint>,
+    /// Hooks that were triggered and are not written yet.
+    pub(super) hooks: Vec<HookRecord>,
     /// Rows written and taken back by a savepoint.
     pub(super) rows_undone: u64,
 }
@@ -38,12 +41,13 @@ impl<'c> Batch<'_, 'c> {
         &mut self,
         work: impl FnOnce(&mut Batch<'_, 'c>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let (rows, hints) = (self.tx.total_changes(), self.hints.len());
+        let (rows, hints, hooks) = (self.tx.total_changes(), self.hints.len(), self.hooks.len());
         self.db.execute(SAVEPOINT, [])?;
         let outcome = work(self);
         if let Err(Trouble::Answer(_)) = outcome {
             self.db.execute(ROLL_BACK, []).map_err(lost_transaction)?;
             self.hints.truncate(hints);
+            self.hooks.truncate(hooks);
             self.leases.forget_all();
             self.rows_undone += self.tx.total_changes() - rows;
         }

@@ -8,7 +8,8 @@ use piton_core::{
     Code, HookName, HookNamespace, HookStatus, InstanceId, Refusal, Retries, Span, Timestamp,
     WorkflowName,
 };
-use rusqlite::{Connection, Row, params};
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::batch::Batch;
 use super::cells::{Cells, error_text};
@@ -31,10 +32,24 @@ macro_rules! select_hook {
     };
 }
 
-pub(super) const HOOK_INSERT: &str = "\
-    INSERT INTO piton_hook (id, namespace, name, status, attempts, attempts_max, retry_delay_ms, retry_delay_max_ms,
-        retry_backoff, due_at, epoch, created_at, updated_at, payload)
-    VALUES (?1, ?2, ?3, 'pending', 0, ?4, ?5, ?6, ?7, ?8, 0, ?9, ?9, ?10)";
+macro_rules! insert {
+    ($($row:literal),+) => {
+        concat!(
+            "INSERT INTO piton_hook (id, namespace, name, status, attempts, attempts_max, retry_delay_ms,
+                retry_delay_max_ms, retry_backoff, due_at, epoch, lease_owner, created_at, updated_at, last_attempt_at,
+                payload, claims)
+            VALUES ",
+            $($row, "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),+
+        )
+    };
+}
+
+pub(super) const HOOK_INSERT: &str = insert!("");
+
+/// How many rows [`HOOK_INSERT_MANY`] writes: a good part of what a statement costs is its beginning and its end.
+const MANY: usize = 8;
+
+pub(super) const HOOK_INSERT_MANY: &str = insert!("", ",", ",", ",", ",", ",", ",", ",");
 
 pub(super) const HOOK_GET: &str = concat!(select_hook!(""), " WHERE id = ?1");
 
@@ -156,34 +171,75 @@ pub(super) const HOOK_PAGE_PROCESSING: &str = concat!(
 pub(super) const HOOK_PAGE_FAILED: &str =
     page!("INDEXED BY piton_hook_failed", "status = 'failed' AND ?4 IS NOT NULL");
 
-/// Binds the columns of a new hook.
-fn with_new<T>(new: &NewHook, now: Timestamp, run: impl FnOnce(&[&dyn rusqlite::ToSql]) -> T) -> T {
+/// The columns of a hook that is triggered, and perhaps taken, at this moment.
+fn cells(new: &HookRecord) -> [ToSqlOutput<'_>; 17] {
     let retries = &new.retries;
-    run(params![
-        new.id,
-        new.namespace.as_str(),
-        new.name.as_str(),
-        retries.attempts_max(),
-        retries.base_delay().as_millis(),
-        retries.longest_delay().map(Span::as_millis),
-        retries.backoff().as_str(),
-        new.first_due_at(now).as_millis(),
-        now.as_millis(),
-        new.payload.as_str(),
-    ])
+    [
+        text(&new.id),
+        text(new.namespace.as_str()),
+        text(new.name.as_str()),
+        text(new.status.as_str()),
+        integer(new.attempts.into()),
+        maybe(retries.attempts_max().map(i64::from)),
+        integer(retries.base_delay().as_millis()),
+        maybe(retries.longest_delay().map(Span::as_millis)),
+        text(retries.backoff().as_str()),
+        maybe(new.due_at.map(Timestamp::as_millis)),
+        integer(number(new.epoch)),
+        new.lease_owner.as_deref().map_or(NULL, text),
+        integer(new.created_at.as_millis()),
+        integer(new.updated_at.as_millis()),
+        maybe(new.last_attempt_at.map(Timestamp::as_millis)),
+        text(new.payload.as_str()),
+        integer(new.claims.into()),
+    ]
 }
+
+fn text(value: &str) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes()))
+}
+
+fn integer(value: i64) -> ToSqlOutput<'static> {
+    ToSqlOutput::Owned(Value::Integer(value))
+}
+
+fn maybe(value: Option<i64>) -> ToSqlOutput<'static> {
+    value.map_or(NULL, integer)
+}
+
+const NULL: ToSqlOutput<'static> = ToSqlOutput::Owned(Value::Null);
 
 /// Stores a hook in a transaction of the user's.
 pub(crate) fn insert(conn: &Connection, new: &NewHook, now: Timestamp) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached(HOOK_INSERT)?;
-    with_new(new, now, |params| statement.execute(params)).map(drop)
+    let new = new.clone().into_record(now);
+    conn.prepare_cached(HOOK_INSERT)?.execute(params_from_iter(cells(&new))).map(drop)
 }
 
-/// Stores a hook in a transaction of ours.
+fn insert_all(db: &mut Statements<'_>, all: &[HookRecord]) -> rusqlite::Result<()> {
+    let (many, rest) = all.as_chunks::<MANY>();
+    for many in many {
+        db.execute(HOOK_INSERT_MANY, params_from_iter(many.iter().flat_map(cells)))?;
+    }
+    for one in rest {
+        db.execute(HOOK_INSERT, params_from_iter(cells(one)))?;
+    }
+    Ok(())
+}
+
+/// Stores a hook in a transaction of ours. It is written when the requests of the batch have run: most are taken by then,
+/// and a row that is written once is half the work of one that is written, found and changed.
 pub(super) fn trigger(batch: &mut Batch<'_, '_>, new: &NewHook) -> Outcome<()> {
-    let now = batch.now;
-    with_new(new, now, |params| batch.db.execute(HOOK_INSERT, params))?;
-    batch.hint_hook(&new.namespace, new.first_due_at(now));
+    batch.hooks.push(new.clone().into_record(batch.now));
+    Ok(())
+}
+
+/// Writes the hooks that were triggered and that nobody has taken.
+pub(super) fn write_new(batch: &mut Batch<'_, '_>) -> rusqlite::Result<()> {
+    let hooks = std::mem::take(&mut batch.hooks);
+    insert_all(batch.db, &hooks)?;
+    for new in hooks {
+        batch.hint_hook(&new.namespace, new.due_at.unwrap_or(batch.now));
+    }
     Ok(())
 }
 
@@ -221,12 +277,7 @@ pub(super) fn news_by_key(
 
 /// Does what a processor asks for.
 pub(super) fn work(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<HooksWorked> {
-    let mut lost = Vec::new();
-    for (claimed, outcome) in &work.settled {
-        if !settle(batch, claimed, outcome, work.forget_completed)? {
-            lost.push(claimed.key());
-        }
-    }
+    let mut lost = settle_all(batch, work)?;
     let until = batch.now.plus(work.lease).as_millis();
     for HookKey { id, epoch } in &work.renewed {
         if batch.db.execute(HOOK_RENEW, params![id, number(*epoch), until])? == 0 {
@@ -236,6 +287,17 @@ pub(super) fn work(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<HooksW
     let taken = take(batch, work)?;
     let pruned = prune(batch, work)?;
     Ok(HooksWorked { now: batch.now, taken, lost, pruned })
+}
+
+/// Records what became of hooks; those that were not the claimant's any more.
+fn settle_all(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<Vec<HookKey>> {
+    let mut lost = Vec::new();
+    for (claimed, outcome) in work.settled.iter() {
+        if !settle(batch, claimed, outcome, work.forget_completed)? {
+            lost.push(claimed.key());
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether it was still the claimant's.
@@ -268,7 +330,30 @@ fn take(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<Vec<HookRecord>> 
     }
     take_from(batch, HOOK_DUE_IN_HAND, work, work.wanted, &mut taken)?;
     take_from(batch, HOOK_DUE, work, work.wanted, &mut taken)?;
+    take_new(batch, work, &mut taken)?;
     Ok(taken)
+}
+
+/// Takes hooks that this transaction triggers, after all that were there before it.
+fn take_new(
+    batch: &mut Batch<'_, '_>,
+    work: &HookWork,
+    taken: &mut Vec<HookRecord>,
+) -> Outcome<()> {
+    let room = work.wanted.min(TAKEN_MAX).saturating_sub(taken.len());
+    let (owner, lease, now) = (&work.owner, work.lease, batch.now);
+    let (mut claimed, mut left) = (Vec::new(), Vec::new());
+    for new in std::mem::take(&mut batch.hooks) {
+        let wanted = new.namespace == work.namespace && claimed.len() < room;
+        match wanted.then(|| hook::claim(&new, owner, lease, now)).flatten() {
+            Some(new) => claimed.push(new),
+            None => left.push(new),
+        }
+    }
+    batch.hooks = left;
+    insert_all(batch.db, &claimed)?;
+    taken.append(&mut claimed);
+    Ok(())
 }
 
 /// Takes due hooks of one lane until there are as many as wanted.
@@ -353,6 +438,9 @@ fn prune(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<usize> {
 /// Makes a failed or waiting hook due now.
 pub(super) fn retry(batch: &mut Batch<'_, '_>, id: &str) -> Outcome<HookRecord> {
     let unknown = || Refusal::new(Code::HookNotFound, format!("there is no hook {id:?}"));
+    if batch.hooks.iter().any(|new| *new.id == *id) {
+        write_new(batch)?;
+    }
     let stored = get(batch.db, id)?.ok_or_else(unknown)?;
     let after = hook::retry(&stored, batch.now)?;
     put(batch.db, &after)?;

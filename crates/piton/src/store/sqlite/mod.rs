@@ -241,6 +241,7 @@ fn start_up(conn: &Connection, version: i32, ids: &Ids, now: Timestamp) -> Resul
             ids,
             engine_hooks: None,
             hints: &mut Vec::new(),
+            hooks: Vec::new(),
             rows_undone: 0,
         };
         lease::release_all(batch)?;

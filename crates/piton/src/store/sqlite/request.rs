@@ -172,6 +172,22 @@ impl Request {
         }
     }
 
+    /// Whether it is a processor's, which runs after those that trigger hooks.
+    pub(super) fn takes_hooks(&self) -> bool {
+        matches!(self, Request::WorkHooks(_))
+    }
+
+    /// Whether both are work of one processor.
+    pub(super) fn is_of_the_same_processor(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Request::WorkHooks(one), Request::WorkHooks(other)) => {
+                (&one.input.owner, &one.input.namespace)
+                    == (&other.input.owner, &other.input.namespace)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the rules refused it.
     pub(super) fn is_refused(&self) -> bool {
         with_job!(self, job => job.is_refused())

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::answers;
 use super::batch::Batch;
 use super::checkpoint::Checkpoints;
+use super::hook;
 use super::leases::Leases;
 use super::lock::LockFile;
 use super::reader::Readers;
@@ -75,7 +76,8 @@ impl Writer {
         };
         let mut closing = Vec::new();
         let mut requests = Vec::with_capacity(BATCH_MAX);
-        while gather(&*runtime, &mut self.requests, &mut requests, &mut closing) {
+        let mut held = None;
+        while gather(&*runtime, &mut self.requests, &mut requests, &mut held, &mut closing) {
             work.serve(&mut requests);
         }
         drop(work);
@@ -99,17 +101,22 @@ fn gather(
     runtime: &dyn Runtime,
     queue: &mut mpsc::Receiver<Request>,
     requests: &mut Vec<Request>,
+    held: &mut Option<Request>,
     closing: &mut Vec<Request>,
 ) -> bool {
     let mut bytes = 0;
-    let mut next =
-        traffic::linger(runtime, || queue.try_recv().ok()).or_else(|| queue.blocking_recv());
+    let mut next = held
+        .take()
+        .or_else(|| traffic::linger(runtime, || queue.try_recv().ok()))
+        .or_else(|| queue.blocking_recv());
     while let Some(mut request) = next {
         if let Request::Close(job) = &mut request {
             job.accept();
             // Whoever got in is served; nobody else gets in.
             queue.close();
             closing.push(request);
+        } else if held.is_none() && has_its_turn(requests, &request) {
+            *held = Some(request);
         } else {
             bytes += request.payload_bytes();
             requests.push(request);
@@ -120,6 +127,12 @@ fn gather(
         next = queue.try_recv().ok();
     }
     !requests.is_empty() || !queue.is_closed() || !queue.is_empty()
+}
+
+/// Whether this is the second work of a processor that has its turn already: in the next transaction it finds what will
+/// be triggered meanwhile.
+fn has_its_turn(requests: &[Request], request: &Request) -> bool {
+    request.takes_hooks() && requests.iter().any(|other| other.is_of_the_same_processor(request))
 }
 
 /// The part of the writer that borrows the connection.
@@ -205,11 +218,18 @@ impl Work<'_> {
             ids: &self.ids,
             engine_hooks: engine_hooks.as_deref(),
             hints: &mut self.hints,
+            hooks: Vec::new(),
             rows_undone: 0,
         };
-        for request in requests.iter_mut() {
-            run_one(&mut batch, request)?;
+        // All of them are under way at the same time, so that any order will do; this one lets processors take what was
+        // triggered a moment ago.
+        for takes_hooks in [false, true] {
+            let now = requests.iter_mut().filter(|request| request.takes_hooks() == takes_hooks);
+            for request in now {
+                run_one(&mut batch, request)?;
+            }
         }
+        hook::write_new(&mut batch).map_err(|error| Failure::from(&error))?;
         let began_us = self.runtime.monotonic_us();
         tx.commit().map_err(|error| Failure::of_commit(&error))?;
         self.traffic.note_commit(self.runtime.monotonic_us() - began_us);
@@ -219,9 +239,11 @@ impl Work<'_> {
 
 /// Runs one request, and holds it to its word that a refusal writes nothing.
 fn run_one(batch: &mut Batch<'_, '_>, request: &mut Request) -> Result<(), Failure> {
-    let before = batch.tx.total_changes() - batch.rows_undone;
+    let written =
+        |batch: &Batch<'_, '_>| (batch.tx.total_changes() - batch.rows_undone, batch.hooks.len());
+    let before = written(batch);
     request.run(batch)?;
-    if request.is_refused() && batch.tx.total_changes() - batch.rows_undone != before {
+    if request.is_refused() && written(batch) != before {
         return Err(Failure::passing("internal: a refused request wrote something"));
     }
     Ok(())
