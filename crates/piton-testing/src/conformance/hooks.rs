@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use piton::store::{
     Action, Boundary, EngineHooks, Existing, Hint, HookQuery, HookStore, HookWork, HooksWorked,
-    Mutation,
+    Mutation, StoreError,
 };
 use piton_core::hook::{
     EngineHook, HOOK_LOST, HookOutcome, HookRecord, LOST_CLAIMS_MAX, NewHook, SUSPECT_CLAIMS,
@@ -124,7 +124,8 @@ pub async fn hooks_come_and_go_with_their_boundary(stage: Stage) {
         ],
         ..super::rows::boundary(key)
     };
-    assert!(stage.store.commit(refused).await.is_err());
+    let told = stage.store.commit(refused).await;
+    assert!(matches!(told, Err(StoreError::Mutation(_))), "{told:?}");
     assert!(!stage.has_hook(2).await, "rolled back");
     stage.steer("a", Action::Terminate).await;
     assert_fenced(stage.store.commit(boundary(3)).await, "terminated");
