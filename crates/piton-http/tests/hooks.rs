@@ -1,10 +1,11 @@
 //! The routes of hooks.
 
+use axum::http::StatusCode;
 use piton::Retries;
 use piton::hooks::HookStatus;
 use serde_json::json;
 
-use crate::support::{Server, server_with};
+use crate::support::{Server, Setup, server_with};
 
 async fn failed(server: &Server) -> String {
     let sent = server.engine.hooks().send("flaky", &json!({"order": 7})).retry(Retries::none());
@@ -96,4 +97,28 @@ async fn a_policy_sees_the_namespace_and_nothing_of_another_one_is_shown() {
     server.get(&of_app).await.refused(404, "HOOK_NOT_FOUND");
     let retry = server.post(&format!("/_hooks/{id}/retry?namespace=mail"), json!({})).await;
     retry.refused(404, "HOOK_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn ticks_at_once_run_every_hook_once() {
+    let api = Box::new(|api: piton_http::Api| api.open_to_everyone().enable_tick());
+    let server = Setup { api, runner: false, ..Setup::default() }.start().await;
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        ids.push(server.engine.hooks().send("done", &()).await.unwrap());
+    }
+    let tick = || async { server.post("/_runner/tick", json!({"maxInstances": 7})).await };
+    while server.engine.next_wake_at().await.unwrap().is_some() {
+        let (a, b, c, d) = tokio::join!(tick(), tick(), tick(), tick());
+        for reply in [a, b, c, d] {
+            // One at a time: who comes in between is told to come back.
+            if reply.status != StatusCode::OK {
+                reply.refused(503, "OVERLOADED");
+            }
+        }
+    }
+    for id in ids {
+        let hook = server.engine.hooks().get(&id).await.unwrap();
+        assert_eq!((hook.status, hook.attempts), (HookStatus::Completed, 1));
+    }
 }

@@ -130,7 +130,7 @@ impl Round {
     }
 
     fn takes_more(&self) -> bool {
-        self.left != Some(0) && !self.inner.stopping.load(Ordering::SeqCst)
+        self.left != Some(0) && !self.abandoned && !self.inner.stopping.load(Ordering::SeqCst)
     }
 
     /// Whether to look once more, for a suspect: another processor was asking at the last look, perhaps for nothing.
@@ -210,7 +210,9 @@ impl Round {
             self.remove(&key);
         }
         self.more |= wanted > 0 && worked.taken.len() == wanted;
-        self.passed_over |= wanted > 0 && suspect.is_none();
+        if wanted > 0 {
+            self.passed_over = suspect.is_none();
+        }
         self.left = self.left.map(|left| left + wanted.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
             let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
