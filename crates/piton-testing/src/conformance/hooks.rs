@@ -226,6 +226,22 @@ pub async fn failures_are_retried_with_their_delays_and_then_kept(stage: Stage) 
     assert_eq!(stage.next_hook(&["app"]).await, None);
 }
 
+pub async fn a_hook_that_is_handed_back_is_due_at_once_and_keeps_its_policy(stage: Stage) {
+    stage.trigger([hook(1)]).await;
+    let first = stage.take("me", 1).await.remove(0);
+    stage.settle("me", &first, failed("no luck")).await;
+    stage.advance_ms(10_000);
+    let second = stage.take("me", 1).await.remove(0);
+    stage.advance_ms(500);
+    assert!(stage.settle("me", &second, HookOutcome::Released).await.lost.is_empty());
+    let back = stage.hook(1).await;
+    assert_eq!((back.status, back.due_at), (HookStatus::Pending, Some(stage.now())));
+    assert_eq!((back.attempts, back.failures, back.claims), (2, 1, 0));
+    assert_eq!(back.error, Some(RecordedError::new("Error", "no luck")));
+    assert_eq!(stage.settle("me", &second, HookOutcome::Done).await.lost, [second.key()]);
+    assert_eq!(stage.take("other", 1).await.remove(0).attempts, 3);
+}
+
 pub async fn a_hook_that_keeps_killing_its_process_is_given_up(stage: Stage) {
     let forever = Retries::constant(RetryLimit::Infinite, "1 s");
     stage.trigger([NewHook { retries: forever, ..hook(1) }]).await;
