@@ -78,8 +78,12 @@ pub(super) struct Round {
     left: Option<usize>,
     /// There may be more that is due.
     more: bool,
-    /// The last look was for none but those above suspicion.
+    /// The last look found something.
+    found: bool,
+    /// The last look was for none but those above suspicion, because another processor had a suspect or was asking for one.
     passed_over: bool,
+    /// When this round last looked for a suspect.
+    suspect_us: u64,
     /// For the next look.
     asking: Option<Asking>,
     renewed_us: u64,
@@ -87,6 +91,8 @@ pub(super) struct Round {
     answered_us: u64,
     /// How often in a row the store failed.
     failures: u32,
+    /// It has just failed: nothing is asked for before this moment.
+    paused_until_us: Option<u64>,
     /// Nothing more is started, what comes is handed back.
     abandoned: bool,
 }
@@ -106,11 +112,14 @@ impl Round {
             processed: 0,
             left: hooks_max,
             more: true,
+            found: false,
             passed_over: false,
+            suspect_us: now_us,
             asking: None,
             renewed_us: now_us,
             answered_us: now_us,
             failures: 0,
+            paused_until_us: None,
             abandoned: false,
         }
     }
@@ -120,7 +129,8 @@ impl Round {
         loop {
             self.more &= self.takes_more();
             self.ask()?;
-            if !self.asked.is_empty() || !self.flights.is_empty() {
+            let idle = self.asked.is_empty() && self.flights.is_empty();
+            if !idle || self.paused_until_us.is_some() {
                 self.wait().await?;
             } else if !self.asks_again().await {
                 break;
@@ -153,16 +163,12 @@ impl Round {
         let renewed = self.renewals(now_us);
         let wanted = if self.more { self.room() } else { 0 };
         let nothing = wanted == 0 && self.settled.is_empty() && renewed.is_empty();
-        // What is renewed must not be settled by another transaction that may come first.
-        let alone = !renewed.is_empty() || self.asked.iter().any(|asked| asked.renews);
-        let asked_max = if alone { 1 } else { ASKED_MAX };
-        if nothing || self.asked.len() >= asked_max {
+        // What is being renewed must not be settled by a transaction that may come first.
+        let busy = self.asked.len() >= ASKED_MAX || self.asked.iter().any(|asked| asked.renews);
+        if nothing || busy || self.paused_until_us.is_some() {
             return Ok(());
         }
-        let suspect = match wanted {
-            0 => None,
-            _ => self.asking.take().or_else(|| self.inner.suspects.try_ask()),
-        };
+        let suspect = if wanted > 0 { self.ask_for_suspect(now_us) } else { None };
         let settled: Arc<[_]> = std::mem::take(&mut self.settled).into();
         let mut work = self.inner.work();
         work.settled = Arc::clone(&settled);
@@ -177,6 +183,20 @@ impl Round {
         Ok(())
     }
 
+    /// The permission to take a suspect, if nobody else has it. Under load a round leaves it to others most of the time.
+    fn ask_for_suspect(&mut self, now_us: u64) -> Option<Asking> {
+        let recently = now_us.saturating_sub(self.suspect_us) < micros(LOOK_INTERVAL);
+        if !self.asked.is_empty() && recently {
+            return None;
+        }
+        let suspect = self.asking.take().or_else(|| self.inner.suspects.try_ask());
+        self.passed_over = suspect.is_none();
+        if suspect.is_some() {
+            self.suspect_us = now_us;
+        }
+        suspect
+    }
+
     /// How many more to ask for. Never more than a third of what may run: under load one third is running while another
     /// is being taken and a transaction for the last one waits for its turn.
     fn room(&self) -> usize {
@@ -187,7 +207,7 @@ impl Round {
     }
 
     /// Takes in what the store answered. If it failed nothing is forgotten.
-    async fn take_in(&mut self, asked: Asked, worked: Answered) -> Result<()> {
+    fn take_in(&mut self, asked: Asked, worked: Answered) -> Result<()> {
         let Asked { settled, wanted, mut suspect, renews, at_us, .. } = asked;
         let worked = match worked {
             Ok(worked) => worked,
@@ -195,23 +215,21 @@ impl Round {
                 self.settled.extend_from_slice(&settled);
                 self.left = self.left.map(|left| left + wanted);
                 self.more |= wanted > 0;
-                drop(suspect);
-                return self.pause_after(error.into()).await;
+                return self.pause_after(error.into());
             }
         };
         self.failures = 0;
         self.answered_us = self.inner.shared.runtime.monotonic_us();
-        if renews || self.flights.is_empty() {
-            self.renewed_us = at_us;
-        }
+        let all = renews || self.flights.is_empty();
+        self.renewed_us = if all { at_us } else { self.renewed_us.min(at_us) };
         self.processed += settled.len();
         for key in worked.lost {
             tracing::warn!(hook = %key.id, "a hook was taken over by somebody else");
             self.remove(&key);
         }
-        self.more |= wanted > 0 && worked.taken.len() == wanted;
         if wanted > 0 {
-            self.passed_over = suspect.is_none();
+            self.found = !worked.taken.is_empty();
+            self.more |= worked.taken.len() == wanted;
         }
         self.left = self.left.map(|left| left + wanted.saturating_sub(worked.taken.len()));
         for hook in worked.taken {
@@ -221,17 +239,18 @@ impl Round {
         Ok(())
     }
 
-    /// After a failure of the store: waits a little, as long as there is something in hand that may still be recorded.
-    async fn pause_after(&mut self, error: Error) -> Result<()> {
-        let silent_us = self.inner.shared.runtime.monotonic_us().saturating_sub(self.answered_us);
+    /// After a failure of the store: a pause, as long as there is something in hand that may still be recorded.
+    fn pause_after(&mut self, error: Error) -> Result<()> {
+        let now_us = self.inner.shared.runtime.monotonic_us();
+        let silent_us = now_us.saturating_sub(self.answered_us);
         let idle = self.flights.is_empty() && self.settled.is_empty() && self.asked.is_empty();
         if idle || silent_us > micros(self.inner.config.lease) {
             return Err(error);
         }
-        tracing::error!(%error, "hooks in hand could not be recorded; trying again soon");
+        tracing::error!(%error, "hooks could not be recorded or taken; trying again soon");
         let pause = Span::from_millis(FAILURE_PAUSE_MS << self.failures.min(DOUBLINGS_MAX));
         self.failures += 1;
-        self.inner.shared.runtime.sleep(pause.min(self.third_of_lease())).await;
+        self.paused_until_us = Some(now_us + micros(pause.min(self.third_of_lease())));
         Ok(())
     }
 
@@ -279,28 +298,37 @@ impl Round {
     async fn wait(&mut self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let mut abandoned = inner.abandoned.subscribe();
-        let look_interval = LOOK_INTERVAL.min(self.third_of_lease());
-        let news = tokio::select! {
+        let now_us = inner.shared.runtime.monotonic_us();
+        let look_interval = match self.paused_until_us {
+            Some(until_us) => {
+                Span::from_millis(until_us.saturating_sub(now_us).div_ceil(1_000) as i64)
+            }
+            None => LOOK_INTERVAL.min(self.third_of_lease()),
+        };
+        // News that come while nothing is found are for the next round: this one must come to an end.
+        let hears = self.found || !self.flights.is_empty();
+        let looks = self.asked.is_empty() || self.paused_until_us.is_some();
+        let ended = tokio::select! {
             biased;
             (asked, worked) = answered(&mut self.asked), if !self.asked.is_empty() => {
-                News::Answered(asked, worked)
+                return self.take_in(asked, worked);
             }
-            _ = abandoned.wait_for(|abandoned| *abandoned), if !self.abandoned => News::Abandoned,
-            () = inner.news.notified() => News::Due,
-            Some(ended) = self.ended.recv(), if !self.flights.is_empty() => News::Ended(ended),
-            () = inner.shared.runtime.sleep(look_interval), if self.asked.is_empty() => News::Due,
-        };
-        match news {
-            News::Answered(asked, worked) => return self.take_in(asked, worked).await,
-            News::Abandoned => {
+            _ = abandoned.wait_for(|abandoned| *abandoned), if !self.abandoned => {
                 self.hand_back();
                 return Ok(());
             }
-            News::Due => {}
-            News::Ended(ended) => {
+            () = inner.news.notified(), if hears => false,
+            Some(ended) = self.ended.recv(), if !self.flights.is_empty() => {
                 self.end(ended);
-                self.let_end().await;
+                true
             }
+            () = inner.shared.runtime.sleep(look_interval), if looks => {
+                self.paused_until_us = None;
+                false
+            }
+        };
+        if ended {
+            self.let_end().await;
         }
         // What ended makes room, and whoever filled it may have left more behind.
         self.more = true;
@@ -336,16 +364,6 @@ impl Round {
             self.settled.push(ended);
         }
     }
-}
-
-/// What a round waits for.
-enum News {
-    Answered(Asked, Answered),
-    Ended((HookRecord, HookOutcome)),
-    /// Something is due, or may be.
-    Due,
-    /// Nobody waits for the handlers any longer.
-    Abandoned,
 }
 
 /// What the store says.

@@ -29,7 +29,7 @@ pub(super) struct Batch<'b, 'c> {
     pub(super) engine_hooks: Option<&'b EngineHooks>,
     /// What observers are told after the commit.
     pub(super) hints: &'b mut Vec<Hint>,
-    /// Hooks that were triggered and are not written yet.
+    /// Hooks that were triggered and are not written yet. Inside a savepoint they only become more.
     pub(super) hooks: Vec<HookRecord>,
     /// Rows written and taken back by a savepoint.
     pub(super) rows_undone: u64,

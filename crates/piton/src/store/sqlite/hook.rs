@@ -341,6 +341,9 @@ fn take_new(
     taken: &mut Vec<HookRecord>,
 ) -> Outcome<()> {
     let room = work.wanted.min(TAKEN_MAX).saturating_sub(taken.len());
+    if room == 0 {
+        return Ok(());
+    }
     let (owner, lease, now) = (&work.owner, work.lease, batch.now);
     let (mut claimed, mut left) = (Vec::new(), Vec::new());
     for new in std::mem::take(&mut batch.hooks) {
@@ -438,9 +441,6 @@ fn prune(batch: &mut Batch<'_, '_>, work: &HookWork) -> Outcome<usize> {
 /// Makes a failed or waiting hook due now.
 pub(super) fn retry(batch: &mut Batch<'_, '_>, id: &str) -> Outcome<HookRecord> {
     let unknown = || Refusal::new(Code::HookNotFound, format!("there is no hook {id:?}"));
-    if batch.hooks.iter().any(|new| *new.id == *id) {
-        write_new(batch)?;
-    }
     let stored = get(batch.db, id)?.ok_or_else(unknown)?;
     let after = hook::retry(&stored, batch.now)?;
     put(batch.db, &after)?;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use std::sync::mpsc;
 
-use piton_core::Code;
+use piton_core::hook::NewHook;
+use piton_core::{Code, HookName, HookNamespace, Json, Retries, Span};
 use tokio::join;
 
 use super::*;
-use crate::store::StoreError;
+use crate::store::{HookStore, HookWork, HooksWorked, StoreError};
 
 /// Keeps the writer busy inside a transaction until the sender is used or dropped, so that what is asked
 /// meanwhile makes up the next batch.
@@ -235,4 +236,76 @@ async fn what_others_do_to_a_task_is_seen_by_the_very_next_boundary() {
     };
     store.commit(fails).await.expect_err("rolled back");
     store.commit(boundary(key, &[2])).await.expect("commits");
+}
+
+fn hook(name: &str) -> NewHook {
+    NewHook {
+        id: name.into(),
+        namespace: HookNamespace::from_stored("app"),
+        name: HookName::from_stored("greet"),
+        payload: Json::null(),
+        process_at: None,
+        retries: Retries::none(),
+    }
+}
+
+fn work(wanted: usize) -> HookWork {
+    let namespace = HookNamespace::from_stored("app");
+    HookWork { wanted, ..HookWork::new("me".into(), namespace, Span::from_millis(30_000)) }
+}
+
+fn ids(worked: Result<HooksWorked, StoreError>) -> Vec<Arc<str>> {
+    worked.expect("works").taken.into_iter().map(|hook| hook.id).collect()
+}
+
+#[tokio::test]
+async fn hooks_are_taken_by_the_batch_that_triggers_them_and_refused_ones_are_not_there() {
+    let place = Place::new();
+    let store = place.open();
+    let keys = [create_leased(&store, "a").await, create_leased(&store, "b").await];
+    let (plug, unplug) = plug(keys[0]);
+    let bad = Boundary {
+        mutations: vec![Mutation::TriggerHook(hook("refused")), sql("nonsense")],
+        ..boundary(keys[1], &[0])
+    };
+    let good = with(Mutation::TriggerHook(hook("second")), boundary(keys[0], &[0]));
+    let release = async { drop(unplug) };
+    let (_, taken, first, refused, committed, third, ()) = join!(
+        store.commit(plug),
+        store.work_hooks(work(2)),
+        store.trigger_hooks(vec![hook("first")]),
+        store.commit(bad),
+        store.commit(good),
+        store.trigger_hooks(vec![hook("third")]),
+        release,
+    );
+    first.and(third).expect("triggers");
+    committed.expect("commits");
+    assert_eq!(code(&refused.expect_err("fails")), Code::StepTransaction);
+    assert_eq!(ids(taken), ["first".into(), "second".into()]);
+    assert_eq!(place.count("SELECT count(*) FROM piton_hook WHERE status = 'processing'"), 2);
+    assert_eq!(place.count("SELECT count(*) FROM piton_hook"), 3, "and one that waits");
+    assert_eq!(ids(store.work_hooks(work(9)).await), ["third".into()]);
+}
+
+#[tokio::test]
+async fn a_processors_second_work_waits_for_the_next_batch_also_when_the_store_closes() {
+    let place = Place::new();
+    let store = place.open();
+    let (plug, unplug) = plug(create_leased(&store, "a").await);
+    let release = async { drop(unplug) };
+    let (_, first, triggered, second, third, closed, ()) = join!(
+        store.commit(plug),
+        store.work_hooks(work(1)),
+        store.trigger_hooks(vec![hook("a"), hook("b"), hook("c")]),
+        store.work_hooks(work(1)),
+        store.work_hooks(work(9)),
+        store.close(),
+        release,
+    );
+    triggered.expect("triggers");
+    closed.expect("closes");
+    let mut taken: Vec<_> = [first, second, third].into_iter().flat_map(ids).collect();
+    taken.sort();
+    assert_eq!(taken, ["a".into(), "b".into(), "c".into()]);
 }
