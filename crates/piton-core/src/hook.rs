@@ -43,6 +43,9 @@ pub const HOOK_LOST: &str = "HookLost";
 /// The name of the error of a hook whose row cannot be read.
 pub const HOOK_DAMAGED: &str = "HookDamaged";
 
+/// No hook waits longer than until this moment, the last of the year 9999: later ones have no common notation.
+pub const PROCESS_AT_MAX: Timestamp = Timestamp::from_millis(253_402_300_799_999);
+
 /// A hook on its way into the database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewHook {

@@ -764,6 +764,20 @@ async fn a_dispatcher_in_the_same_process_needs_no_poll(kind: StoreKind) -> Resu
 }
 
 #[tokio::test]
+async fn a_hook_cannot_wait_until_after_the_year_9999() -> Result<()> {
+    let engine = Engine::builder("memory:").start().await?;
+    let send = async |at_ms| {
+        let at = Timestamp::from_millis(at_ms);
+        engine.hooks().send("greet", "later").process_at(at).await
+    };
+    send(253_402_300_799_999).await?;
+    let refused = send(253_402_300_800_000).await.expect_err("too late");
+    assert_eq!(refused.code(), Some("VALIDATION_ERROR"));
+    assert!(refused.message().contains("hook \"greet\" cannot wait"), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_is_configured_wrongly_is_refused() {
     let start = async |hooks: Vec<Hooks>| {
         let builder = Engine::builder("memory:");

@@ -199,7 +199,8 @@ impl HookClient {
         SendHook::new(self.clone(), Hook::new(name, payload))
     }
 
-    /// Something may be due: looks for it at once instead of at the next poll.
+    /// Something may be due: the engine's own dispatcher looks for it at once instead of at the next poll. An engine
+    /// with [`no_runner`](crate::EngineBuilder::no_runner) has none: wake the dispatcher that you built for it.
     pub fn wake(&self) {
         let namespace = self.namespace.clone();
         self.hooks.hint(Hint::HookDue { namespace, at: self.now() });

@@ -136,6 +136,8 @@ impl PollingDispatcher {
     /// exactly one more.
     pub async fn wake(&self) {
         let _ = self.inner.rounds.ask().await;
+        // What is to be tried again, or was triggered for later, may come before the next poll.
+        self.look();
     }
 
     /// Looks soon whether something is due, without waiting for it.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use piton_core::Span;
 use piton_core::hook::{HookKey, HookOutcome, HookRecord, is_suspect};
+use piton_core::{Span, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::HookContext;
@@ -82,6 +82,11 @@ pub(super) struct Round {
     found: bool,
     /// The last look was for none but those above suspicion, because another processor had a suspect or was asking for one.
     passed_over: bool,
+    /// When the store last looked, by its own clock.
+    looked_at: Timestamp,
+    /// The question when something falls due after that look, and its answer if it is soon.
+    reading: Option<Answer<(Timestamp, Option<Timestamp>)>>,
+    due_us: Option<u64>,
     /// When this round last looked for a suspect.
     suspect_us: u64,
     /// For the next look.
@@ -114,6 +119,9 @@ impl Round {
             more: true,
             found: false,
             passed_over: false,
+            looked_at: Timestamp::from_millis(0),
+            reading: None,
+            due_us: None,
             suspect_us: now_us,
             asking: None,
             renewed_us: now_us,
@@ -228,6 +236,8 @@ impl Round {
             self.remove(&key);
         }
         if wanted > 0 {
+            self.looked_at = worked.now;
+            (self.reading, self.due_us) = (None, None);
             self.found = !worked.taken.is_empty();
             self.more |= worked.taken.len() == wanted;
         }
@@ -236,7 +246,7 @@ impl Round {
             let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
             self.start(hook, suspect);
         }
-        Ok(())
+        if !self.more && !self.flights.is_empty() { self.read_next() } else { Ok(()) }
     }
 
     /// After a failure of the store: a pause, as long as there is something in hand that may still be recorded.
@@ -298,13 +308,7 @@ impl Round {
     async fn wait(&mut self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let mut abandoned = inner.abandoned.subscribe();
-        let now_us = inner.shared.runtime.monotonic_us();
-        let look_interval = match self.paused_until_us {
-            Some(until_us) => {
-                Span::from_millis(until_us.saturating_sub(now_us).div_ceil(1_000) as i64)
-            }
-            None => LOOK_INTERVAL.min(self.third_of_lease()),
-        };
+        let look_interval = self.look_interval();
         // News that come while nothing is found are for the next round: this one must come to an end.
         let hears = self.found || !self.flights.is_empty();
         let looks = self.asked.is_empty() || self.paused_until_us.is_some();
@@ -317,13 +321,17 @@ impl Round {
                 self.hand_back();
                 return Ok(());
             }
+            read = next(&mut self.reading), if self.reading.is_some() => {
+                self.due_us = self.moment(read);
+                return Ok(());
+            }
             () = inner.news.notified(), if hears => false,
             Some(ended) = self.ended.recv(), if !self.flights.is_empty() => {
                 self.end(ended);
                 true
             }
             () = inner.shared.runtime.sleep(look_interval), if looks => {
-                self.paused_until_us = None;
+                (self.paused_until_us, self.due_us) = (None, None);
                 false
             }
         };
@@ -333,6 +341,37 @@ impl Round {
         // What ended makes room, and whoever filled it may have left more behind.
         self.more = true;
         Ok(())
+    }
+
+    /// How long to wait before the next look, or until the end of a pause.
+    fn look_interval(&self) -> Span {
+        let now_us = self.inner.shared.runtime.monotonic_us();
+        let left = |until_us: u64| {
+            let ms = until_us.saturating_sub(now_us).div_ceil(1_000);
+            Span::from_millis(i64::try_from(ms).unwrap_or(i64::MAX))
+        };
+        let longest = LOOK_INTERVAL.min(self.third_of_lease());
+        match (self.paused_until_us, self.due_us) {
+            (Some(until_us), _) => left(until_us),
+            (None, Some(due_us)) => left(due_us).min(longest),
+            (None, None) => longest,
+        }
+    }
+
+    /// Asks when something falls due, if there is nothing to do before but to wait for handlers.
+    fn read_next(&mut self) -> Result<()> {
+        if self.asked.is_empty() && self.room() > 0 && self.takes_more() {
+            let namespaces = [self.inner.namespace.clone()].into();
+            self.reading = Some(hook_store(&self.inner.shared)?.next_hook_at(namespaces));
+        }
+        Ok(())
+    }
+
+    /// When to look because of what the store says is due next. What was due at the last look already is not ours.
+    fn moment(&self, read: Result<(Timestamp, Option<Timestamp>), StoreError>) -> Option<u64> {
+        let (now, next) = read.ok()?;
+        let due = next.filter(|at| *at > self.looked_at)?;
+        Some(self.inner.shared.runtime.monotonic_us() + micros(due.since(now).max(Span::ZERO)))
     }
 
     /// Lets the handlers run as long as more of them end, or until there is more to take.
@@ -364,6 +403,16 @@ impl Round {
             self.settled.push(ended);
         }
     }
+}
+
+/// The answer to a question, which is then forgotten.
+async fn next<T>(reading: &mut Option<Answer<T>>) -> Result<T, StoreError> {
+    let answer = match reading {
+        Some(asked) => asked.await,
+        None => std::future::pending().await,
+    };
+    *reading = None;
+    answer
 }
 
 /// What the store says.

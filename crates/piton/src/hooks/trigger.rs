@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use piton_core::hook::NewHook;
-use piton_core::{HookName, HookNamespace, Json, Limits, Retries, Timestamp};
+use piton_core::hook::{self, NewHook};
+use piton_core::{Code, HookName, HookNamespace, Json, Limits, Refusal, Retries, Timestamp};
 use serde::Serialize;
 
 use super::HookClient;
@@ -49,7 +49,8 @@ impl Hook {
         self
     }
 
-    /// Not before this moment; one that has passed is now. Retries follow their own delays.
+    /// Not before this moment; one that has passed is now, and none is after the year 9999. Retries follow their own
+    /// delays.
     pub fn process_at(mut self, moment: impl Into<Timestamp>) -> Self {
         self.process_at = Some(moment.into());
         self
@@ -68,6 +69,10 @@ impl Hook {
         self.retries.check()?;
         let namespace = self.namespace.transpose()?.unwrap_or_else(default_namespace);
         let name = HookName::parse(&self.name, limits)?;
+        if self.process_at.is_some_and(|at| at > hook::PROCESS_AT_MAX) {
+            let message = format!("{} cannot wait until after the year 9999", what(&self.name));
+            return Err(Refusal::new(Code::ValidationError, message).into());
+        }
         let (process_at, retries) = (self.process_at, self.retries);
         Ok(NewHook { id, namespace, name, payload, process_at, retries })
     }
@@ -131,7 +136,8 @@ impl<T: HookTransaction> Trigger<T> {
         self
     }
 
-    /// Not before this moment; one that has passed is now. Retries follow their own delays.
+    /// Not before this moment; one that has passed is now, and none is after the year 9999. Retries follow their own
+    /// delays.
     pub fn process_at(mut self, moment: impl Into<Timestamp>) -> Self {
         self.hook = self.hook.process_at(moment);
         self
@@ -201,7 +207,7 @@ impl HookTransaction for &rusqlite::Connection {
         let hook = hook?;
         let stored = crate::store::insert_hook_sqlite(self, &hook.new, hook.now);
         stored.map_err(|error| match error.to_string().contains("no such table") {
-            true => crate::Error::non_retryable(format!(
+            true => crate::Error::store_unusable(format!(
                 "this transaction is not of the database that an engine keeps its hooks in ({error}): start an engine on \
                  it once; in a step, `cx.transaction().trigger_hook(..)` always finds the right one"
             )),
@@ -258,7 +264,8 @@ impl SendHook {
         Self { client, hook }
     }
 
-    /// Not before this moment; one that has passed is now. Retries follow their own delays.
+    /// Not before this moment; one that has passed is now, and none is after the year 9999. Retries follow their own
+    /// delays.
     pub fn process_at(mut self, moment: impl Into<Timestamp>) -> Self {
         self.hook = self.hook.process_at(moment);
         self
