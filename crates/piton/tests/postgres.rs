@@ -7,18 +7,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 use piton::store::{
-    Boundary, ClaimRequest, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery,
-    PostgresOptions, PostgresStore, Store, StoreError,
+    Boundary, ClaimRequest, Clock, CreateRequest, Existing, Lease, LogFilter, NewInstance,
+    PageQuery, PostgresOptions, PostgresStore, RowState, StepWrite, Store, StoreError,
 };
-use piton::{EngineBuilder, InstanceStatus, Span};
-use piton_core::boundary::Next;
+use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Span, WorkflowHandle};
+use piton_core::boundary::{After, Next};
 use piton_core::claim::ClaimRules;
-use piton_core::record::RunKey;
-use piton_core::{InstanceId, Json, WorkflowName, story};
+use piton_core::record::{RunKey, StepRecord};
+use piton_core::{
+    InstanceId, Json, StepName, StepStatus, StepType, Timestamp, WorkflowName, story,
+};
 use piton_testing::VirtualRuntime;
 use piton_testing::postgres::{Scratch, ScratchDatabase};
 use piton_testing::proxy::Proxy;
@@ -275,34 +278,51 @@ async fn five_steps(n: Event<u32>, step: &Step) -> Result<u32> {
     Ok(sum)
 }
 
+/// Instances that are run while something goes wrong.
+struct Load {
+    instances: u32,
+    /// How many are created together. Several dozens are written over two connections.
+    at_once: u32,
+    /// After how many instances something goes wrong.
+    harm_every: u32,
+}
+
+const LIGHT: Load = Load { instances: 60, at_once: 1, harm_every: 10 };
+const HEAVY: Load = Load { instances: 300, at_once: 50, harm_every: 50 };
+
+/// Creates an instance. Whether a create that was not answered took place is for its caller to find out.
+async fn create_surely(fives: &WorkflowHandle<u32, u32>, n: u32) -> Result<InstanceHandle<u32>> {
+    let id = format!("i-{n}");
+    loop {
+        match fives.create(n).id(&id).await {
+            Ok(instance) => return Ok(instance),
+            Err(error) if error.code() == Some("INSTANCE_ID_ALREADY_EXISTS") => {
+                return fives.get(&id).await;
+            }
+            Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
+        }
+    }
+}
+
 /// Runs instances to their end while something goes wrong again and again, and then checks what is stored.
 async fn survive(
     options: PostgresOptions,
     scratch: &Scratch,
+    load: Load,
     mut harm: impl AsyncFnMut(u32) -> Result<()>,
 ) -> Result<()> {
-    const INSTANCES: u32 = 60;
+    let Load { instances, at_once, harm_every } = load;
     let engine = engine(options.connections(4)).await?.register(workflow("five", five_steps));
     let engine =
         engine.lease("1 second").poll_interval("50 ms").quarantine_after(1_000).start().await?;
     let fives = engine.workflow::<u32, u32>("five")?;
     let mut created = Vec::new();
-    for n in 0..INSTANCES {
-        if n % 10 == 5 {
-            harm(n).await?;
+    for first in (0..instances).step_by(at_once as usize) {
+        if first % harm_every == harm_every / 2 || at_once == harm_every {
+            harm(first).await?;
         }
-        // Whether a create that was not answered took place is for its caller to find out.
-        let id = format!("i-{n}");
-        let instance = loop {
-            match fives.create(n).id(&id).await {
-                Ok(instance) => break instance,
-                Err(error) if error.code() == Some("INSTANCE_ID_ALREADY_EXISTS") => {
-                    break fives.get(&id).await?;
-                }
-                Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
-            }
-        };
-        created.push((n, instance));
+        let together = (first..first + at_once).map(|n| create_surely(&fives, n));
+        created.extend((first..).zip(try_join_all(together).await?));
     }
     for (n, instance) in created {
         let result = loop {
@@ -318,15 +338,14 @@ async fn survive(
         (SELECT count(*) FROM piton_step WHERE status = 'completed'), (SELECT count(*) FROM piton_task)";
     let row = sqlx::query(audit).fetch_one(&mut conn).await?;
     let counts: [i64; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
-    assert_eq!(counts, [INSTANCES.into(), i64::from(INSTANCES) * 6, 0]);
+    assert_eq!(counts, [instances.into(), i64::from(instances) * 6, 0]);
     engine.shutdown("5 seconds").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
+async fn survive_cuts(load: Load) -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let (options, cut) = cuttable(&scratch);
-    survive(options, &scratch, async |_| {
+    survive(options, &scratch, load, async |_| {
         scratch.connect().await?.execute(AssertSqlSafe(cut.clone())).await?;
         Ok(())
     })
@@ -334,16 +353,120 @@ async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
+async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
+    survive_cuts(LIGHT).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_under_load_lose_and_double_nothing() -> Result<()> {
+    survive_cuts(HEAVY).await
+}
+
+async fn survive_silence(load: Load) -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let proxy = Proxy::before(scratch.url()).await?;
     let options = PostgresOptions::new(proxy.url()).schema(scratch.schema());
-    survive(options, &scratch, async |n| {
+    survive(options, &scratch, load, async |n| {
         // What was asked reaches the server; the answer does not come back.
         proxy.swallow_answers(1 + n % 3);
         Ok(())
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
+    survive_silence(LIGHT).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_never_answered_under_load_lose_and_double_nothing() -> Result<()> {
+    survive_silence(HEAVY).await
+}
+
+/// A step that a run completed.
+fn completed(position: u32, at: Timestamp) -> StepWrite {
+    let record = StepRecord {
+        position,
+        seq: position,
+        name: StepName::from_stored(format!("step {position}")),
+        step_type: StepType::Do,
+        status: StepStatus::Completed,
+        attempts: 1,
+        attempts_max: Some(6),
+        timeout_ms: None,
+        next_retry_at: None,
+        wake_at: None,
+        event_type: None,
+        result: Some(Json::null()),
+        error: None,
+        created_at: at,
+        started_at: at,
+        updated_at: at,
+    };
+    StepWrite { record: Arc::new(record), row: RowState::New }
+}
+
+/// On a virtual clock a batch takes no time, so that a second connection pays from the first batch of some size on.
+#[tokio::test]
+async fn a_close_under_load_waits_for_what_both_connections_commit() -> Result<()> {
+    const RUNS: i64 = 100;
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let (options, _) = cuttable(&scratch);
+    let options = options.notify(false).clock(Clock::Runtime);
+    let store: Arc<dyn Store> = PostgresStore::open(options, VirtualRuntime::new(1)).await?;
+    let create = |n: i64| CreateRequest {
+        workflow: WorkflowName::from_stored("many"),
+        instances: vec![NewInstance {
+            id: InstanceId::from_stored(format!("i-{n}")),
+            params: Json::null(),
+        }],
+        existing: Existing::Refuse,
+        lease: Some(Lease { runner: "runner".into(), span: Span::literal("1 hour") }),
+        hooks: Vec::new(),
+    };
+    let created = join_all((0..RUNS).map(|n| store.create(create(n)))).await;
+    let keys = created.into_iter().map(|created| {
+        let created = created.expect("created").remove(0);
+        (RunKey { instance: created.instance.key, run: 0, epoch: created.epoch }, created.instance)
+    });
+    let keys: Vec<_> = keys.collect();
+    // Each run goes on until the store is closed.
+    let runs = join_all(keys.iter().map(async |(key, instance)| {
+        for position in 0.. {
+            let boundary = Boundary {
+                key: *key,
+                mutations: Vec::new(),
+                steps: vec![completed(position, instance.created_at)],
+                waits: Vec::new(),
+                logs: Vec::new(),
+                next: Next::Continue { bodies_running: false },
+            };
+            match store.commit(boundary).await {
+                Ok(committed) => assert_eq!(committed.after, After::Continue),
+                Err(StoreError::Unavailable(_)) => return i64::from(position),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!("the store is closed")
+    }));
+    let mut conn = scratch.connect().await?;
+    let close = async {
+        let count = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'piton-{}' AND query LIKE 'WITH clock%'",
+            scratch.schema()
+        );
+        while sqlx::query_scalar::<_, i64>(AssertSqlSafe(&*count)).fetch_one(&mut conn).await? < 2 {
+            tokio::task::yield_now().await;
+        }
+        Result::<()>::Ok(store.close().await?)
+    };
+    let (answered, closed) = tokio::join!(runs, close);
+    closed?;
+    let stored: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM piton_step").fetch_one(&mut conn).await?;
+    assert_eq!(answered.iter().sum::<i64>(), stored, "what got in is committed and answered");
+    Ok(())
 }
 
 fn claim_one(workflow: &WorkflowName) -> ClaimRequest {
@@ -556,7 +679,7 @@ async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Res
     let server = private_postgres::Server::start(private_postgres::Place::Memory);
     let mut server = server.expect("a server can be started");
     let scratch = Scratch::on(server.url());
-    survive(scratch.options(), &scratch, async |n| {
+    survive(scratch.options(), &scratch, LIGHT, async |n| {
         let how = if n % 20 == 5 { Stop::Immediate } else { Stop::Fast };
         server.stop(how).expect("stopped");
         server.launch().expect("started again");

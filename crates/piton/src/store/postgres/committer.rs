@@ -128,6 +128,8 @@ pub(super) struct Committer {
     free: Vec<Lane>,
     /// The second lane while it has no connection.
     spare: Option<Lane>,
+    /// It is being made ready.
+    connecting: bool,
     working: FuturesUnordered<Work>,
     /// Requests in batches that are under way.
     under_way: usize,
@@ -149,6 +151,7 @@ impl Committer {
             inbox: Inbox::default(),
             free: vec![Lane::new(Arc::clone(&shared), Some(conn))],
             spare: Some(Lane::new(Arc::clone(&shared), None)),
+            connecting: false,
             working: FuturesUnordered::new(),
             under_way: 0,
             steps_under_way: 0,
@@ -212,6 +215,8 @@ impl Committer {
         self.steps_under_way -= steps;
         if requests > 0 {
             self.took_us = took_us;
+        } else {
+            self.connecting = false;
         }
         if lane.is_connected() || self.spare.is_some() {
             self.free.push(lane);
@@ -221,19 +226,9 @@ impl Committer {
     }
 
     /// Whether a batch can be sent now.
-    fn may_send(&mut self) -> bool {
-        if self.inbox.is_empty() || self.under_way > 0 && !self.overlap_pays() {
-            return false;
-        }
-        if self.free.is_empty()
-            && let Some(mut lane) = self.spare.take()
-        {
-            self.working.push(Box::pin(async move {
-                lane.connect().await;
-                Worked { lane, requests: 0, steps: 0, took_us: 0 }
-            }));
-        }
-        !self.free.is_empty()
+    fn may_send(&self) -> bool {
+        let pays = self.under_way == 0 || self.overlap_pays();
+        pays && !self.inbox.is_empty() && !self.free.is_empty()
     }
 
     /// Whether work is what a batch costs, rather than the sync it is followed by.
@@ -261,7 +256,11 @@ impl Committer {
     /// Gives a batch to a lane: everything, or one kind and not more than is left for the other lane.
     fn send(&mut self) {
         let Some(mut lane) = self.free.pop() else { return };
-        let apart = self.spare.is_none() && self.overlap_pays();
+        let overlap = self.overlap_pays();
+        let apart = overlap && self.spare.is_none() && !self.connecting;
+        if overlap {
+            self.connect_spare();
+        }
         let Batch { requests: batch, steps, .. } = if apart { self.share() } else { self.all() };
         let (requests, runtime) = (batch.len(), Arc::clone(&self.shared.runtime));
         self.under_way += requests;
@@ -271,6 +270,16 @@ impl Committer {
             lane.serve(batch).await;
             let took_us = runtime.monotonic_us().saturating_sub(began_us);
             Worked { lane, requests, steps, took_us }
+        }));
+    }
+
+    /// Makes the second lane ready, which takes no requests until then.
+    fn connect_spare(&mut self) {
+        let Some(mut lane) = self.spare.take() else { return };
+        self.connecting = true;
+        self.working.push(Box::pin(async move {
+            lane.connect().await;
+            Worked { lane, requests: 0, steps: 0, took_us: 0 }
         }));
     }
 
