@@ -7,21 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use piton::prelude::*;
 use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
 use piton::store::{
-    Boundary, ClaimRequest, Clock, CreateRequest, Existing, Lease, LogFilter, NewInstance,
-    PageQuery, PostgresOptions, PostgresStore, RowState, StepWrite, Store, StoreError,
+    Boundary, ClaimRequest, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery,
+    PostgresOptions, PostgresStore, Store, StoreError,
 };
 use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Span, WorkflowHandle};
-use piton_core::boundary::{After, Next};
+use piton_core::boundary::Next;
 use piton_core::claim::ClaimRules;
-use piton_core::record::{RunKey, StepRecord};
-use piton_core::{
-    InstanceId, Json, StepName, StepStatus, StepType, Timestamp, WorkflowName, story,
-};
+use piton_core::record::RunKey;
+use piton_core::{InstanceId, Json, WorkflowName, story};
 use piton_testing::VirtualRuntime;
 use piton_testing::postgres::{Scratch, ScratchDatabase};
 use piton_testing::proxy::Proxy;
@@ -155,7 +153,7 @@ async fn see_one_end(api: &Engine, scratch: &Scratch) -> Result<()> {
 }
 
 /// Options by which connections can be told from those of other tests, and the statement that cuts them.
-fn cuttable(scratch: &Scratch) -> (PostgresOptions, String) {
+pub(crate) fn cuttable(scratch: &Scratch) -> (PostgresOptions, String) {
     let mine = format!("piton-{}", scratch.schema());
     let join = if scratch.url().contains('?') { '&' } else { '?' };
     let url = format!("{}{join}application_name={mine}", scratch.url());
@@ -382,91 +380,6 @@ async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_that_are_never_answered_under_load_lose_and_double_nothing() -> Result<()> {
     survive_silence(HEAVY).await
-}
-
-/// A step that a run completed.
-fn completed(position: u32, at: Timestamp) -> StepWrite {
-    let record = StepRecord {
-        position,
-        seq: position,
-        name: StepName::from_stored(format!("step {position}")),
-        step_type: StepType::Do,
-        status: StepStatus::Completed,
-        attempts: 1,
-        attempts_max: Some(6),
-        timeout_ms: None,
-        next_retry_at: None,
-        wake_at: None,
-        event_type: None,
-        result: Some(Json::null()),
-        error: None,
-        created_at: at,
-        started_at: at,
-        updated_at: at,
-    };
-    StepWrite { record: Arc::new(record), row: RowState::New }
-}
-
-/// On a virtual clock a batch takes no time, so that a second connection pays from the first batch of some size on.
-#[tokio::test]
-async fn a_close_under_load_waits_for_what_both_connections_commit() -> Result<()> {
-    const RUNS: i64 = 100;
-    let Some(scratch) = Scratch::new() else { return Ok(()) };
-    let (options, _) = cuttable(&scratch);
-    let options = options.notify(false).clock(Clock::Runtime);
-    let store: Arc<dyn Store> = PostgresStore::open(options, VirtualRuntime::new(1)).await?;
-    let create = |n: i64| CreateRequest {
-        workflow: WorkflowName::from_stored("many"),
-        instances: vec![NewInstance {
-            id: InstanceId::from_stored(format!("i-{n}")),
-            params: Json::null(),
-        }],
-        existing: Existing::Refuse,
-        lease: Some(Lease { runner: "runner".into(), span: Span::literal("1 hour") }),
-        hooks: Vec::new(),
-    };
-    let created = join_all((0..RUNS).map(|n| store.create(create(n)))).await;
-    let keys = created.into_iter().map(|created| {
-        let created = created.expect("created").remove(0);
-        (RunKey { instance: created.instance.key, run: 0, epoch: created.epoch }, created.instance)
-    });
-    let keys: Vec<_> = keys.collect();
-    // Each run goes on until the store is closed.
-    let runs = join_all(keys.iter().map(async |(key, instance)| {
-        for position in 0.. {
-            let boundary = Boundary {
-                key: *key,
-                mutations: Vec::new(),
-                steps: vec![completed(position, instance.created_at)],
-                waits: Vec::new(),
-                logs: Vec::new(),
-                next: Next::Continue { bodies_running: false },
-            };
-            match store.commit(boundary).await {
-                Ok(committed) => assert_eq!(committed.after, After::Continue),
-                Err(StoreError::Unavailable(_)) => return i64::from(position),
-                Err(error) => panic!("{error}"),
-            }
-        }
-        unreachable!("the store is closed")
-    }));
-    let mut conn = scratch.connect().await?;
-    let close = async {
-        let count = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'piton-{}' AND query LIKE 'WITH clock%'",
-            scratch.schema()
-        );
-        while sqlx::query_scalar::<_, i64>(AssertSqlSafe(&*count)).fetch_one(&mut conn).await? < 2 {
-            tokio::task::yield_now().await;
-        }
-        Result::<()>::Ok(store.close().await?)
-    };
-    let (answered, closed) = tokio::join!(runs, close);
-    closed?;
-    let stored: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM piton_step").fetch_one(&mut conn).await?;
-    assert_eq!(answered.iter().sum::<i64>(), stored, "what got in is committed and answered");
-    Ok(())
 }
 
 fn claim_one(workflow: &WorkflowName) -> ClaimRequest {
