@@ -192,6 +192,7 @@ impl Committer {
                 self.drained = taken == 0;
                 news.into_iter().for_each(|message| self.take_in(message));
             }
+            // A lane is free or at work, and the queue is open or drained: there is something to wait for.
             else => {}
         }
     }
