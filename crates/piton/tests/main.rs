@@ -13,6 +13,7 @@ mod limits;
 mod logs;
 mod parallel;
 mod postgres;
+mod postgres_lanes;
 mod processors;
 mod programs;
 mod races;

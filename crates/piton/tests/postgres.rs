@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use futures_util::future::try_join_all;
 use piton::prelude::*;
 use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, ConnectOptions, Executor, PgConnection, Row};
@@ -14,7 +15,7 @@ use piton::store::{
     Boundary, ClaimRequest, CreateRequest, Existing, Lease, LogFilter, NewInstance, PageQuery,
     PostgresOptions, PostgresStore, Store, StoreError,
 };
-use piton::{EngineBuilder, InstanceStatus, Span};
+use piton::{EngineBuilder, InstanceHandle, InstanceStatus, Span, WorkflowHandle};
 use piton_core::boundary::Next;
 use piton_core::claim::ClaimRules;
 use piton_core::record::RunKey;
@@ -152,7 +153,7 @@ async fn see_one_end(api: &Engine, scratch: &Scratch) -> Result<()> {
 }
 
 /// Options by which connections can be told from those of other tests, and the statement that cuts them.
-fn cuttable(scratch: &Scratch) -> (PostgresOptions, String) {
+pub(crate) fn cuttable(scratch: &Scratch) -> (PostgresOptions, String) {
     let mine = format!("piton-{}", scratch.schema());
     let join = if scratch.url().contains('?') { '&' } else { '?' };
     let url = format!("{}{join}application_name={mine}", scratch.url());
@@ -275,34 +276,51 @@ async fn five_steps(n: Event<u32>, step: &Step) -> Result<u32> {
     Ok(sum)
 }
 
+/// Instances that are run while something goes wrong.
+struct Load {
+    instances: u32,
+    /// How many are created together. Several dozens are written over two connections.
+    at_once: u32,
+    /// After how many instances something goes wrong.
+    harm_every: u32,
+}
+
+const LIGHT: Load = Load { instances: 60, at_once: 1, harm_every: 10 };
+const HEAVY: Load = Load { instances: 300, at_once: 50, harm_every: 50 };
+
+/// Creates an instance. Whether a create that was not answered took place is for its caller to find out.
+async fn create_surely(fives: &WorkflowHandle<u32, u32>, n: u32) -> Result<InstanceHandle<u32>> {
+    let id = format!("i-{n}");
+    loop {
+        match fives.create(n).id(&id).await {
+            Ok(instance) => return Ok(instance),
+            Err(error) if error.code() == Some("INSTANCE_ID_ALREADY_EXISTS") => {
+                return fives.get(&id).await;
+            }
+            Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
+        }
+    }
+}
+
 /// Runs instances to their end while something goes wrong again and again, and then checks what is stored.
 async fn survive(
     options: PostgresOptions,
     scratch: &Scratch,
+    load: Load,
     mut harm: impl AsyncFnMut(u32) -> Result<()>,
 ) -> Result<()> {
-    const INSTANCES: u32 = 60;
+    let Load { instances, at_once, harm_every } = load;
     let engine = engine(options.connections(4)).await?.register(workflow("five", five_steps));
     let engine =
         engine.lease("1 second").poll_interval("50 ms").quarantine_after(1_000).start().await?;
     let fives = engine.workflow::<u32, u32>("five")?;
     let mut created = Vec::new();
-    for n in 0..INSTANCES {
-        if n % 10 == 5 {
-            harm(n).await?;
+    for first in (0..instances).step_by(at_once as usize) {
+        if first % harm_every == harm_every / 2 || at_once == harm_every {
+            harm(first).await?;
         }
-        // Whether a create that was not answered took place is for its caller to find out.
-        let id = format!("i-{n}");
-        let instance = loop {
-            match fives.create(n).id(&id).await {
-                Ok(instance) => break instance,
-                Err(error) if error.code() == Some("INSTANCE_ID_ALREADY_EXISTS") => {
-                    break fives.get(&id).await?;
-                }
-                Err(error) => assert_eq!(error.code(), Some("STORE_UNAVAILABLE"), "{error}"),
-            }
-        };
-        created.push((n, instance));
+        let together = (first..first + at_once).map(|n| create_surely(&fives, n));
+        created.extend((first..).zip(try_join_all(together).await?));
     }
     for (n, instance) in created {
         let result = loop {
@@ -318,15 +336,14 @@ async fn survive(
         (SELECT count(*) FROM piton_step WHERE status = 'completed'), (SELECT count(*) FROM piton_task)";
     let row = sqlx::query(audit).fetch_one(&mut conn).await?;
     let counts: [i64; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
-    assert_eq!(counts, [INSTANCES.into(), i64::from(INSTANCES) * 6, 0]);
+    assert_eq!(counts, [instances.into(), i64::from(instances) * 6, 0]);
     engine.shutdown("5 seconds").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
+async fn survive_cuts(load: Load) -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let (options, cut) = cuttable(&scratch);
-    survive(options, &scratch, async |_| {
+    survive(options, &scratch, load, async |_| {
         scratch.connect().await?.execute(AssertSqlSafe(cut.clone())).await?;
         Ok(())
     })
@@ -334,16 +351,35 @@ async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
+async fn connections_that_are_cut_by_the_server_lose_and_double_nothing() -> Result<()> {
+    survive_cuts(LIGHT).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_under_load_lose_and_double_nothing() -> Result<()> {
+    survive_cuts(HEAVY).await
+}
+
+async fn survive_silence(load: Load) -> Result<()> {
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let proxy = Proxy::before(scratch.url()).await?;
     let options = PostgresOptions::new(proxy.url()).schema(scratch.schema());
-    survive(options, &scratch, async |n| {
+    survive(options, &scratch, load, async |n| {
         // What was asked reaches the server; the answer does not come back.
         proxy.swallow_answers(1 + n % 3);
         Ok(())
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_never_answered_lose_and_double_nothing() -> Result<()> {
+    survive_silence(LIGHT).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_never_answered_under_load_lose_and_double_nothing() -> Result<()> {
+    survive_silence(HEAVY).await
 }
 
 fn claim_one(workflow: &WorkflowName) -> ClaimRequest {
@@ -556,7 +592,7 @@ async fn a_server_that_crashes_and_comes_back_loses_and_doubles_nothing() -> Res
     let server = private_postgres::Server::start(private_postgres::Place::Memory);
     let mut server = server.expect("a server can be started");
     let scratch = Scratch::on(server.url());
-    survive(scratch.options(), &scratch, async |n| {
+    survive(scratch.options(), &scratch, LIGHT, async |n| {
         let how = if n % 20 == 5 { Stop::Immediate } else { Stop::Fast };
         server.stop(how).expect("stopped");
         server.launch().expect("started again");

@@ -1,35 +1,37 @@
 //! The one task that writes for all runs of this process.
 //!
-//! It waits for the first request, takes everything that is queued behind it, writes what is simple with one statement
-//! (`group.rs`) and the rest in one transaction (`round.rs`), and only then answers (rule R1). One committer with large
-//! batches beats several with small ones: the server syncs its log once per batch.
+//! ```text
+//!  requests ──> queue ──> inbox ──> a batch for each lane that is free ──> lane.rs: write, tell, answer
+//! ```
 //!
-//! It outlives the connection. While the server is away requests wait (`Shared::patiently`); a boundary whose commit was
-//! under way when the connection broke is looked up before it is tried again.
+//! It waits for the first request, takes everything that is queued behind it and gives it to a lane, which has a connection
+//! of its own and answers when all of it is committed (rule R1).
+//!
+//! **Few large batches beat many small ones**, because the server syncs its log once per batch. But with a single lane the
+//! server waits while the runs compute their next steps, and the runs wait while it works. So under load there are two: the
+//! runs come in two halves, one of which computes while the other is written. The second lane is used only where it pays
+//! ([`OVERLAP_US`]), and it never holds requests while it has no connection.
+//!
+//! Two lanes are to each other like two processes: batches are independent, because whoever asks about a run waits for the
+//! answer before he asks again, and what is not (two events for one instance, two ids alike) is put in order by the rows'
+//! locks, which all take in ascending order.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use piton_core::boundary::Next;
-use piton_core::hook::EngineHook;
-use piton_core::record::InstanceKey;
-use piton_core::{InstanceId, Refusal, WorkflowName};
-use sqlx::{Connection, PgConnection};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use sqlx::PgConnection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::group::{self, Decided};
-use super::instance;
-use super::request::{Ask, Reply, Request};
-use super::round::{self, Broken, Item};
+use super::lane::Lane;
+use super::request::Request;
 use super::shared::Shared;
-use super::statements::Db;
-use super::trouble::{Failure, Fate, Trouble};
-use crate::store::{Committed, CreateRequest, Existing, Hint, StoreError};
 
 /// Requests that may wait for the committer; whoever comes next waits to get in.
 pub(super) const QUEUE_MAX: usize = 4096;
 
-/// Requests of one batch.
+/// Requests of one batch, and those that wait in the inbox for the next.
 const BATCH_MAX: usize = 1024;
 
 /// Payload of one batch: past it, what is queued waits for the next.
@@ -39,12 +41,13 @@ const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// answered come back with their next step, and one sync pays for all of them.
 const LETS_MAX: usize = 16;
 
-/// A connection that was idle this long is asked for a sign of life before it is used: a server that was restarted
-/// meanwhile would otherwise leave the outcome of the first request in doubt.
-const IDLE_US: u64 = 500_000;
+/// A second batch is sent while one is under way if the last one took less than this for each request there is. A request
+/// costs server and process together about 30 µs of work, which two lanes do side by side; what a batch takes beyond that
+/// is the sync of the log and the way to the server and back, which it pays once however large it is.
+const OVERLAP_US: u64 = 40;
 
-/// How often a request is tried again because somebody else was faster.
-const CONFLICTS_MAX: usize = 8;
+/// Fewer requests than this, waiting and under way, are written together: preparing two statements takes longer.
+const OVERLAP_MIN: usize = 24;
 
 /// What the committer is sent.
 pub(super) enum Message {
@@ -53,15 +56,86 @@ pub(super) enum Message {
     Close(oneshot::Sender<()>),
 }
 
-/// A reply; `None` if the request was passed over.
-type GroupReply = Option<Result<Reply, StoreError>>;
+/// Requests that came in and are in no batch yet. Under load the kinds are written apart: a statement for steps alone
+/// costs the server much less.
+#[derive(Default)]
+struct Inbox {
+    /// Boundaries that bring a step and nothing else.
+    steps: VecDeque<Request>,
+    others: VecDeque<Request>,
+}
+
+impl Inbox {
+    fn len(&self) -> usize {
+        self.steps.len() + self.others.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.others.is_empty()
+    }
+
+    fn put(&mut self, request: Request) {
+        let kind = if request.is_lone_step() { &mut self.steps } else { &mut self.others };
+        kind.push_back(request);
+    }
+}
+
+/// A batch in the making.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Request>,
+    bytes: usize,
+    /// How many of them are steps and nothing else.
+    steps: usize,
+}
+
+impl Batch {
+    /// The oldest of these requests, until there are so many or so large ones as one batch may have.
+    fn take(&mut self, from: &mut VecDeque<Request>, requests_max: usize) -> usize {
+        let before = self.requests.len();
+        while self.requests.len() < requests_max.min(BATCH_MAX)
+            && self.bytes < BATCH_BYTES_MAX
+            && let Some(request) = from.pop_front()
+        {
+            self.bytes += request.payload_bytes();
+            self.requests.push(request);
+        }
+        self.requests.len() - before
+    }
+}
+
+/// What a lane is doing.
+type Work = Pin<Box<dyn Future<Output = Worked> + Send>>;
+
+/// A lane that is free again.
+struct Worked {
+    lane: Lane,
+    /// How many requests it has answered, and how many of them were steps and nothing else.
+    requests: usize,
+    steps: usize,
+    took_us: u64,
+}
 
 /// What the committer owns.
 pub(super) struct Committer {
     shared: Arc<Shared>,
     queue: mpsc::Receiver<Message>,
-    conn: Option<PgConnection>,
-    used_us: u64,
+    /// Nobody gets into the queue any more, and it is empty.
+    drained: bool,
+    closing: Vec<oneshot::Sender<()>>,
+    inbox: Inbox,
+    /// Lanes that can take a batch; there is always one here or at work.
+    free: Vec<Lane>,
+    /// The second lane while it has no connection.
+    spare: Option<Lane>,
+    /// It is being made ready.
+    connecting: bool,
+    working: FuturesUnordered<Work>,
+    /// Requests in batches that are under way.
+    under_way: usize,
+    steps_under_way: usize,
+    /// How long the last batch took.
+    took_us: u64,
 }
 
 impl Committer {
@@ -70,399 +144,163 @@ impl Committer {
         queue: mpsc::Receiver<Message>,
         conn: PgConnection,
     ) -> Self {
-        Self { shared, queue, conn: Some(conn), used_us: 0 }
+        Self {
+            queue,
+            drained: false,
+            closing: Vec::new(),
+            inbox: Inbox::default(),
+            free: vec![Lane::new(Arc::clone(&shared), Some(conn))],
+            spare: Some(Lane::new(Arc::clone(&shared), None)),
+            connecting: false,
+            working: FuturesUnordered::new(),
+            under_way: 0,
+            steps_under_way: 0,
+            took_us: 0,
+            shared,
+        }
     }
 
     /// Serves requests until the store is closed or dropped.
     pub(super) async fn run(mut self) {
-        let mut closing = Vec::new();
-        while let Some(batch) = self.gather(&mut closing).await {
-            self.serve(batch).await;
+        while !self.is_done() {
+            self.wait().await;
+            while self.may_send() {
+                self.let_come().await;
+                self.send();
+            }
         }
-        if let Some(conn) = self.conn.take() {
-            let _ = conn.close().await;
+        for lane in self.free.drain(..) {
+            lane.close().await;
         }
-        for closed in closing {
+        for closed in self.closing {
             let _ = closed.send(());
         }
     }
 
-    /// Collects the next batch; `None` once the queue is closed and empty.
-    async fn gather(&mut self, closing: &mut Vec<oneshot::Sender<()>>) -> Option<Vec<Request>> {
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut next = Some(self.queue.recv().await?);
-        let mut lets = 0;
-        loop {
-            let before = batch.len();
-            while let Some(message) = next.take().or_else(|| self.queue.try_recv().ok()) {
-                match message {
-                    Message::Ask(request) => {
-                        bytes += request.payload_bytes();
-                        batch.push(*request);
-                    }
-                    Message::Close(closed) => {
-                        // Whoever got in is served; nobody else gets in.
-                        self.queue.close();
-                        closing.push(closed);
-                    }
-                }
-                if batch.len() >= BATCH_MAX || bytes >= BATCH_BYTES_MAX {
-                    return Some(batch);
-                }
+    fn is_done(&self) -> bool {
+        self.drained && self.inbox.is_empty() && self.under_way == 0
+    }
+
+    /// Waits until a lane is free or a request comes.
+    async fn wait(&mut self) {
+        let room = BATCH_MAX.saturating_sub(self.inbox.len());
+        let mut news = Vec::new();
+        tokio::select! {
+            biased;
+            Some(worked) = self.working.next() => self.rest(worked),
+            taken = self.queue.recv_many(&mut news, room), if !self.drained && room > 0 => {
+                self.drained = taken == 0;
+                news.into_iter().for_each(|message| self.take_in(message));
             }
-            if batch.len() == before || lets == LETS_MAX {
-                return Some(batch);
-            }
-            lets += 1;
-            tokio::task::yield_now().await;
+            // A lane is free or at work, and the queue is open or drained: there is something to wait for.
+            else => {}
         }
     }
 
-    async fn serve(&mut self, batch: Vec<Request>) {
-        let (simple, rest) = self.sort(batch);
-        let mut rest: VecDeque<Item> = rest.into_iter().map(|ask| Item::new(ask, false)).collect();
-        if !simple.is_empty() {
-            rest.extend(self.group(simple).await);
-        }
-        self.name_all(&mut rest).await;
-        while !rest.is_empty() {
-            let round = next_round(&mut rest);
-            self.round(round).await;
-        }
-    }
-
-    /// Tells apart what one statement can write and what needs a look under the lock. A run and a name is there once.
-    fn sort(&self, batch: Vec<Request>) -> (Vec<Request>, Vec<Request>) {
-        let (mut runs, mut names) = (HashSet::new(), HashSet::new());
-        let told = self.shared.engine_hooks();
-        let tells = |hook| told.as_ref().is_some_and(|told| told.tells(hook));
-        // What may be told by a hook is looked at one by one.
-        let silent = |next: &Next| told.is_none() || matches!(next, Next::Continue { .. });
-        batch.into_iter().partition(|request| match &request.ask {
-            Ask::Commit(boundary) => {
-                let remembered = self.shared.leases.get(boundary.key.instance);
-                silent(&boundary.next)
-                    && group::decide(boundary, remembered).is_some()
-                    && runs.insert(boundary.key.instance)
-            }
-            Ask::Create(create) => {
-                let one = create.existing == Existing::Skip || create.instances.len() == 1;
-                let alone = create.hooks.is_empty() && !tells(EngineHook::WorkflowEnqueued);
-                let mut new = create.instances.iter();
-                one && alone
-                    && new.all(|new| names.insert((create.workflow.clone(), new.id.clone())))
-            }
-            Ask::SendEvent(_)
-            | Ask::Steer(_)
-            | Ask::Renew(..)
-            | Ask::Release(_)
-            | Ask::TakeBack(_)
-            | Ask::AppendLogs(..) => false,
-        })
-    }
-
-    /// Writes everything simple at once. Returns what has to be looked at one by one.
-    async fn group(&mut self, requests: Vec<Request>) -> Vec<Item> {
-        match self.try_group(&requests).await {
-            Ok(replies) => {
-                let mut again = Vec::new();
-                for (request, reply) in requests.into_iter().zip(replies) {
-                    match reply {
-                        Some(reply) => request.answer(reply),
-                        None => again.push(Item::new(request, false)),
-                    }
-                }
-                again
-            }
-            Err(failure) if failure.fate == Fate::Lost => {
-                tracing::warn!(
-                    reason = failure.message(),
-                    "a batch was not answered; looking up what became of it"
-                );
-                let mut in_doubt = Vec::new();
-                for request in requests {
-                    if let Ask::Create(_) = &request.ask {
-                        // Whether an instance is ours cannot be told from one that somebody else created.
-                        request.answer(Err(failure.to_error()));
-                    } else {
-                        in_doubt.push(Item::new(request, true));
-                    }
-                }
-                in_doubt
-            }
-            Err(failure) => {
-                tracing::debug!(
-                    reason = failure.message(),
-                    "a batch was rolled back; its requests are tried alone"
-                );
-                requests.into_iter().map(|request| Item::new(request, false)).collect()
+    fn take_in(&mut self, message: Message) {
+        match message {
+            Message::Ask(request) => self.inbox.put(*request),
+            Message::Close(closed) => {
+                // Whoever got in is served; nobody else gets in.
+                self.queue.close();
+                self.closing.push(closed);
             }
         }
     }
 
-    /// The replies, each at the place of its request; `None` for a boundary that was passed over.
-    async fn try_group(&mut self, requests: &[Request]) -> Result<Vec<GroupReply>, Failure> {
-        let shared = Arc::clone(&self.shared);
-        let conn = self.connection().await?;
-        let boundaries = requests.iter().filter_map(Request::boundary);
-        let mut decided: Vec<Decided<'_>> = boundaries
-            .filter_map(|boundary| {
-                group::decide(boundary, shared.leases.get(boundary.key.instance))
-            })
-            .collect();
-        decided.sort_unstable_by_key(|decided| decided.key().instance);
-        let creates: Vec<&CreateRequest> = requests.iter().filter_map(Request::create).collect();
-        let mut db = Db { conn, statements: &shared.statements };
-        let work = group::commit(&mut db, &shared.ids, shared.time.fixed(), &decided, &creates);
-        let done = shared.in_time(work).await;
-        let done = done.map_err(|trouble| match trouble {
-            Trouble::Database(failure) => failure,
-            Trouble::Answer(error) => Failure::conflict(error.to_string()),
-        });
-        self.note(&done);
-        let done = done?;
-        let mut hints = Vec::new();
-        let held: HashSet<InstanceKey> = done.held.iter().copied().collect();
-        let mut committed: HashMap<InstanceKey, Committed> = HashMap::with_capacity(held.len());
-        for decided in decided.iter().filter(|decided| held.contains(&decided.key().instance)) {
-            hints.extend(decided.hint());
-            match decided.task() {
-                Some(task) => shared.leases.note(decided.key().instance, decided.workflow(), &task),
-                None => shared.leases.forget(decided.key()),
-            }
-            let answer = Committed { now: done.now, after: decided.after, settled: Vec::new() };
-            committed.insert(decided.key().instance, answer);
-        }
-        let replies = requests
-            .iter()
-            .map(|request| match (request.boundary(), request.create()) {
-                (Some(boundary), _) => committed
-                    .remove(&boundary.key.instance)
-                    .map(|answer| Ok(Reply::Committed(answer))),
-                (_, Some(create)) => Some(self.created(create, &done, &mut hints)),
-                (None, None) => None,
-            })
-            .collect();
-        // Before the answers: who has one can rely on it.
-        shared.tell(hints);
-        Ok(replies)
-    }
-
-    /// Drops a connection that is no good any more.
-    fn note<T>(&mut self, outcome: &Result<T, Failure>) {
-        self.used_us = self.shared.runtime.monotonic_us();
-        if outcome.as_ref().is_err_and(|failure| failure.fate == Fate::Lost) {
-            self.conn = None;
-        }
-    }
-
-    fn created(
-        &self,
-        create: &CreateRequest,
-        done: &group::Done,
-        hints: &mut Vec<Hint>,
-    ) -> Result<Reply, StoreError> {
-        let created = done.created(create);
-        if let (Existing::Refuse, Some(first), true) =
-            (create.existing, create.instances.first(), created.is_empty())
-        {
-            return Err(Refusal::id_exists(&create.workflow, &first.id).into());
-        }
-        let task = done.first_task(create);
-        for created in &created {
-            self.shared.leases.note(created.instance.key, &create.workflow, &task);
-        }
-        if group::is_claimable(&task) && !created.is_empty() {
-            hints.push(Hint::Due { workflow: create.workflow.clone(), at: task.run_at });
-        }
-        Ok(Reply::Created(created))
-    }
-
-    /// Finds the instances that are named. Keys never change: this needs no lock.
-    async fn name_all(&mut self, items: &mut VecDeque<Item>) {
-        if items.iter().all(|item| item.name().is_none()) {
-            return;
-        }
-        let mut tries = 0;
-        let keys = loop {
-            let names: Vec<_> = items.iter().filter_map(Item::name).collect();
-            match self.keys(&names).await {
-                Ok(keys) => break keys,
-                Err(failure)
-                    if failure.fate == Fate::RolledBack
-                        || failure.away
-                        || tries == CONFLICTS_MAX =>
-                {
-                    for item in std::mem::take(items) {
-                        if item.name().is_some() {
-                            item.request.answer(Err(failure.to_error()));
-                        } else {
-                            items.push_back(item);
-                        }
-                    }
-                    return;
-                }
-                Err(_) => tries += 1,
-            }
-        };
-        let named = items.iter_mut().filter(|item| item.name().is_some());
-        for (item, key) in named.zip(keys) {
-            item.named = key;
-        }
-    }
-
-    async fn keys(
-        &mut self,
-        names: &[(&WorkflowName, &InstanceId)],
-    ) -> Result<Vec<Option<InstanceKey>>, Failure> {
-        let shared = Arc::clone(&self.shared);
-        let conn = self.connection().await?;
-        let mut db = Db { conn, statements: &shared.statements };
-        let keys = shared.in_time(instance::keys(&mut db, names)).await;
-        let keys = keys.map_err(|trouble| match trouble {
-            Trouble::Database(failure) => failure,
-            Trouble::Answer(error) => Failure::conflict(error.to_string()),
-        });
-        self.note(&keys);
-        keys
-    }
-
-    /// Serves a round: all in one transaction, or each in its own if one of them spoils it for the others.
-    async fn round(&mut self, items: Vec<Item>) {
-        match self.try_round(&items).await {
-            Ok(answers) => answer_all(items, answers),
-            Err(broken) if items.len() > 1 && broken.failure.fate != Fate::Lost => {
-                for item in items {
-                    self.alone(item).await;
-                }
-            }
-            Err(broken) => {
-                for item in items {
-                    if let Some(item) = after(item, &broken) {
-                        self.alone(item).await;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Serves one request, however often somebody else is faster.
-    async fn alone(&mut self, item: Item) {
-        let mut item = item;
-        for _ in 0..CONFLICTS_MAX {
-            match self.try_round(std::slice::from_ref(&item)).await {
-                Ok(answers) => return answer_all(vec![item], answers),
-                Err(broken) => match after(item, &broken) {
-                    Some(again) => item = again,
-                    None => return,
-                },
-            }
-        }
-        let busy = "others kept changing the same rows; try again";
-        item.request.answer(Err(StoreError::Unavailable(busy.to_owned())));
-    }
-
-    async fn try_round(&mut self, items: &[Item]) -> Result<round::Answers, Broken> {
-        let shared = Arc::clone(&self.shared);
-        let conn = self.connection().await?;
-        let run = async { Ok(round::run(conn, &shared, items).await) };
-        let answers = shared.in_time(run).await.unwrap_or_else(|TooLate(failure)| {
-            // It may have been the answer to the commit that did not come.
-            Err(Broken { failure, committing: true })
-        });
-        self.used_us = self.shared.runtime.monotonic_us();
-        if answers.as_ref().is_err_and(|broken| broken.failure.fate == Fate::Lost) {
-            self.conn = None;
-        }
-        answers
-    }
-
-    /// The connection, as good as new; waits for a server that is away.
-    async fn connection(&mut self) -> Result<&mut PgConnection, Failure> {
-        let idle_us = self.shared.runtime.monotonic_us().saturating_sub(self.used_us);
-        if let Some(conn) = &mut self.conn
-            && idle_us > IDLE_US
-            && self
-                .shared
-                .in_time(async { conn.ping().await.map_err(Failure::from) })
-                .await
-                .is_err()
-        {
-            self.conn = None;
-        }
-        if self.conn.is_none() {
-            self.conn = Some(self.shared.connect().await?);
-        }
-        Ok(self.conn.as_mut().expect("it was just put there"))
-    }
-}
-
-/// The server did not answer in time, at whatever it was.
-struct TooLate(Failure);
-
-impl From<Failure> for TooLate {
-    fn from(failure: Failure) -> Self {
-        Self(failure)
-    }
-}
-
-/// As many as do not concern the same runs, in order: what is left over must see what they did.
-fn next_round(rest: &mut VecDeque<Item>) -> Vec<Item> {
-    let mut taken = HashSet::new();
-    let mut round = Vec::new();
-    let mut later = VecDeque::new();
-    for item in rest.drain(..) {
-        let runs = item.keys();
-        if later.is_empty() && runs.iter().all(|run| !taken.contains(run)) {
-            taken.extend(runs);
-            round.push(item);
+    /// A lane has done its work. One that lost its connection gets another before it is given anything, unless it is
+    /// the only one.
+    fn rest(&mut self, worked: Worked) {
+        let Worked { lane, requests, steps, took_us } = worked;
+        self.under_way -= requests;
+        self.steps_under_way -= steps;
+        if requests > 0 {
+            self.took_us = took_us;
         } else {
-            later.push_back(item);
+            self.connecting = false;
+        }
+        if lane.is_connected() || self.spare.is_some() {
+            self.free.push(lane);
+        } else {
+            self.spare = Some(lane);
         }
     }
-    *rest = later;
-    round
-}
 
-fn answer_all(items: Vec<Item>, answers: round::Answers) {
-    for (item, answer) in items.into_iter().zip(answers) {
-        item.request.answer(answer);
+    /// Whether a batch can be sent now.
+    fn may_send(&self) -> bool {
+        let pays = self.under_way == 0 || self.overlap_pays();
+        pays && !self.inbox.is_empty() && !self.free.is_empty()
     }
-}
 
-/// What becomes of a request whose transaction failed: `Some` to be tried again, otherwise it has been answered.
-fn after(item: Item, broken: &Broken) -> Option<Item> {
-    let failure = &broken.failure;
-    let boundary = matches!(item.request.ask, Ask::Commit(_));
-    match failure.fate {
-        // Everybody has waited for it: who tried again would wait as long once more.
-        _ if failure.away => {
-            item.request.answer(Err(failure.to_error()));
-            None
+    /// Whether work is what a batch costs, rather than the sync it is followed by.
+    fn overlap_pays(&self) -> bool {
+        let requests = self.inbox.len() + self.under_way;
+        requests >= OVERLAP_MIN && self.took_us < requests as u64 * OVERLAP_US
+    }
+
+    /// Lets others run for as long as that brings more requests.
+    async fn let_come(&mut self) {
+        for _ in 0..LETS_MAX {
+            tokio::task::yield_now().await;
+            let before = self.inbox.len();
+            while self.inbox.len() < BATCH_MAX
+                && let Ok(message) = self.queue.try_recv()
+            {
+                self.take_in(message);
+            }
+            if self.inbox.len() == before {
+                break;
+            }
         }
-        // A row was not as the runner believes: somebody else advanced the run, whatever its epoch says.
-        Fate::Conflict if failure.unique && boundary => {
-            item.request.answer(Err(StoreError::Fenced));
-            None
+    }
+
+    /// Gives a batch to a lane: everything, or one kind and not more than is left for the other lane.
+    fn send(&mut self) {
+        let Some(mut lane) = self.free.pop() else { return };
+        let overlap = self.overlap_pays();
+        let apart = overlap && self.spare.is_none() && !self.connecting;
+        if overlap {
+            self.connect_spare();
         }
-        // Nobody's boundaries wait for a lock that somebody else may hold for long.
-        Fate::Conflict if failure.locked && !boundary => {
-            item.request.answer(Err(failure.to_error()));
-            None
+        let Batch { requests: batch, steps, .. } = if apart { self.share() } else { self.all() };
+        let (requests, runtime) = (batch.len(), Arc::clone(&self.shared.runtime));
+        self.under_way += requests;
+        self.steps_under_way += steps;
+        self.working.push(Box::pin(async move {
+            let began_us = runtime.monotonic_us();
+            lane.serve(batch).await;
+            let took_us = runtime.monotonic_us().saturating_sub(began_us);
+            Worked { lane, requests, steps, took_us }
+        }));
+    }
+
+    /// Makes the second lane ready, which takes no requests until then.
+    fn connect_spare(&mut self) {
+        let Some(mut lane) = self.spare.take() else { return };
+        self.connecting = true;
+        self.working.push(Box::pin(async move {
+            lane.connect().await;
+            Worked { lane, requests: 0, steps: 0, took_us: 0 }
+        }));
+    }
+
+    fn all(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        batch.take(&mut self.inbox.others, BATCH_MAX);
+        batch.steps = batch.take(&mut self.inbox.steps, BATCH_MAX);
+        batch
+    }
+
+    /// The kind that the other lane is not writing, if there is any of it.
+    fn share(&mut self) -> Batch {
+        let half = (self.inbox.len() + self.under_way).div_ceil(2);
+        let steps_elsewhere = self.steps_under_way > 0 || self.under_way == 0;
+        let mut batch = Batch::default();
+        if self.inbox.steps.is_empty() || steps_elsewhere && !self.inbox.others.is_empty() {
+            batch.take(&mut self.inbox.others, half);
+        } else {
+            batch.steps = batch.take(&mut self.inbox.steps, half);
         }
-        Fate::Conflict => Some(item),
-        Fate::Lost if !broken.committing => Some(item),
-        Fate::Lost if boundary => Some(Item { in_doubt: true, ..item }),
-        // Done twice is as good as done once.
-        Fate::Lost
-            if matches!(item.request.ask, Ask::Renew(..) | Ask::Release(_) | Ask::TakeBack(_)) =>
-        {
-            Some(item)
-        }
-        Fate::Lost | Fate::RolledBack => {
-            item.request.answer(Err(failure.to_error()));
-            None
-        }
+        batch
     }
 }

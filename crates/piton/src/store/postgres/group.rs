@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use piton_core::boundary::{self, After, Next, TaskChange, Written};
-use piton_core::record::{InstanceKey, InstanceRecord, RunKey, Task};
+use piton_core::record::{InstanceKey, InstanceRecord, RunKey, StepRecord, Task};
 use piton_core::{InstanceId, Json, TaskState, Timestamp, WorkflowName, lifecycle, story};
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
@@ -125,6 +125,18 @@ impl Decided<'_> {
         &self.workflow
     }
 
+    pub(super) fn claims_without_progress(&self) -> u32 {
+        self.before.claims_without_progress
+    }
+
+    /// The one step that is all this boundary brings, if its task stays as it is.
+    pub(super) fn lone_step(&self) -> Option<&StepRecord> {
+        match (self.change, &self.instance) {
+            (TaskChange::Keep, None) => self.boundary.lone_step(),
+            (TaskChange::Keep | TaskChange::Put(_) | TaskChange::Delete, _) => None,
+        }
+    }
+
     /// The task after the commit.
     pub(super) fn task(&self) -> Option<Task> {
         match self.change {
@@ -169,6 +181,11 @@ pub(super) struct Done {
 }
 
 impl Done {
+    /// What a statement without creations did.
+    pub(super) fn of_boundaries(now: Timestamp, held: Vec<InstanceKey>) -> Self {
+        Self { now, held, fresh: HashMap::new() }
+    }
+
     /// The instances of a request that were created, in its order.
     pub(super) fn created(&self, request: &CreateRequest) -> Vec<Created> {
         let lease = request.lease.as_ref();
@@ -220,7 +237,7 @@ pub(super) async fn commit(
     });
     log::bind(&mut params, lines)?;
     bind_creates(&mut params, ids, creates)?;
-    let mut done = Done { now: LATER, held: Vec::new(), fresh: HashMap::new() };
+    let mut done = Done::of_boundaries(LATER, Vec::new());
     let rows = db
         .all(GROUP_COMMIT, params, |row| {
             let cells = Cells::keyed(row, "piton_task")?;
@@ -240,7 +257,8 @@ pub(super) async fn commit(
     Ok(done)
 }
 
-fn add<'q, T>(params: &mut PgArguments, value: T) -> Result<(), Failure>
+/// Adds a parameter.
+pub(super) fn add<'q, T>(params: &mut PgArguments, value: T) -> Result<(), Failure>
 where
     T: sqlx::Encode<'q, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
 {

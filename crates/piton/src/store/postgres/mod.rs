@@ -6,17 +6,20 @@
 //!  create, boundary, event, steer, renew, release …      boundary with     claim      instance, steps, logs …
 //!        │ bounded queue (committer.rs)                   user SQL           │              │
 //!        ▼                                                     │             │              │
-//!  the committer, one connection                               ▼             ▼              ▼
-//!   1 take everything that is queued                        a small pool of connections (mutate.rs, claim.rs …)
-//!   2 one statement for all that is simple (group.rs)
-//!   3 one transaction for the rest (round.rs): lock the
+//!  the committer: takes everything that is queued              ▼             ▼              ▼
+//!        │ one batch, or two under load                      a small pool of connections (mutate.rs, claim.rs …)
+//!        ▼
+//!  a lane, one connection (lane.rs)
+//!   1 one statement for all that is simple (group.rs; lone.rs
+//!     if it is steps and nothing else)
+//!   2 one transaction for the rest (round.rs): lock the
 //!     tasks, read, ask piton_core, write
-//!   4 tell the observers, answer each
+//!   3 tell the observers, answer each
 //!        └── hints ──> NOTIFY ──> other processes that LISTEN (notify.rs)
 //! ```
 //!
 //! The SQL is in one file per table (`instance`, `task`, `step`, `event`, `log`, `hook`) under the names that the SQLite store
-//! uses, and in `group`, `claim` and `mutate`, where one statement does several things at once.
+//! uses, and in `group`, `lone`, `claim` and `mutate`, where one statement does several things at once.
 //!
 //! What it promises and how:
 //!
@@ -38,9 +41,11 @@ mod event;
 mod group;
 mod hook;
 mod instance;
+mod lane;
 mod lease;
 mod leases;
 mod log;
+mod lone;
 mod migrate;
 mod mutate;
 mod notify;

@@ -61,7 +61,8 @@ impl PostgresOptions {
         self
     }
 
-    /// Connections for reads, claims and step transactions, beside one that commits and one that listens. Default 5.
+    /// Connections for reads, claims and step transactions, beside one that commits (a second under load) and one that
+    /// listens. Default 5.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self

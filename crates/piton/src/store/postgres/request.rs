@@ -1,13 +1,15 @@
 //! What travels to the committer and back.
 
-use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
-use piton_core::{Json, Span};
+use piton_core::record::{
+    EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber, StepRecord,
+};
+use piton_core::{Json, Span, StepStatus, StepType};
 use tokio::sync::oneshot;
 
 use super::lease::Lent;
 use super::steer::Steering;
 use crate::store::{
-    Boundary, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, StepWrite,
+    Boundary, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, RowState, StepWrite,
     StoreError, WaitLook,
 };
 use piton_core::boundary::Next;
@@ -27,6 +29,18 @@ impl PlainBoundary {
     pub(super) fn split(boundary: Boundary) -> (Self, Vec<Mutation>) {
         let Boundary { key, mutations, steps, waits, logs, next } = boundary;
         (Self { key, steps, waits, logs, next }, mutations)
+    }
+
+    /// The step, if one completed `do` step is all that this boundary brings.
+    pub(super) fn lone_step(&self) -> Option<&StepRecord> {
+        let ([step], [], []) = (&*self.steps, &*self.waits, &*self.logs) else { return None };
+        let record = &*step.record;
+        let lone = step.row == RowState::New && matches!(self.next, Next::Continue { .. });
+        let plain = (record.step_type, record.status) == (StepType::Do, StepStatus::Completed)
+            && record.error.is_none()
+            && record.event_type.is_none()
+            && (record.next_retry_at, record.wake_at) == (None, None);
+        (lone && plain).then_some(record)
     }
 }
 
@@ -90,6 +104,11 @@ impl Request {
 
     pub(super) fn create(&self) -> Option<&CreateRequest> {
         if let Ask::Create(create) = &self.ask { Some(create) } else { None }
+    }
+
+    /// Whether it is a boundary that brings a step and nothing else.
+    pub(super) fn is_lone_step(&self) -> bool {
+        self.boundary().is_some_and(|boundary| boundary.lone_step().is_some())
     }
 
     /// Answers; nobody may be listening any more.
