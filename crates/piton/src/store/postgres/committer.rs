@@ -228,7 +228,9 @@ impl Committer {
 
     /// Whether a batch can be sent now.
     fn may_send(&self) -> bool {
-        let pays = self.under_way == 0 || self.overlap_pays();
+        // A handful beside a large batch is not worth a sync of its own: more come with the answers to that batch.
+        let enough = self.inbox.len() * 4 >= self.under_way;
+        let pays = self.under_way == 0 || enough && self.overlap_pays();
         pays && !self.inbox.is_empty() && !self.free.is_empty()
     }
 
