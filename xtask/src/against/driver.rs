@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::engine::{Engine, Language};
+use super::engine::{Beside, Engine, Language};
 use super::group::{Group, Interrupt};
 use super::target_directory;
 use crate::cargo;
@@ -21,7 +21,7 @@ const INSTALL_MAX: Duration = Duration::from_secs(10 * 60);
 pub(super) enum Driver {
     Binary(PathBuf),
     Python { python: PathBuf, script: PathBuf },
-    Node { packages: PathBuf, script: PathBuf },
+    Node { packages: PathBuf, script: PathBuf, python: Option<PathBuf> },
 }
 
 impl Driver {
@@ -37,11 +37,24 @@ impl Driver {
                 install_python(&directory, &format!("{package}=={version}"), interrupt)?;
                 Ok(Driver::Python { python, script: source.join("driver.py") })
             }
-            Language::Node { package, version } => {
+            Language::Node { package, version, beside } => {
                 let directory = target_directory()?.join(format!("{name}-{version}"));
-                install_npm(&directory, &format!("{package}@{version}"), interrupt)?;
-                let packages = directory.join("node_modules");
-                Ok(Driver::Node { packages, script: source.join("driver.js") })
+                let package = format!("{package}@{version}");
+                let (npm, python) = match beside {
+                    Beside::Nothing => (vec![&*package], None),
+                    Beside::Npm(other) => (vec![&*package, other], None),
+                    Beside::Python(other) => (vec![&*package], Some(other)),
+                };
+                install_npm(&directory, &npm, interrupt)?;
+                let environment = directory.join("python");
+                if let Some(package) = python {
+                    install_python(&environment, package, interrupt)?;
+                }
+                Ok(Driver::Node {
+                    packages: directory.join("node_modules"),
+                    script: source.join("driver.js"),
+                    python: python.map(|_| environment.join("bin/python")),
+                })
             }
         }
     }
@@ -54,9 +67,12 @@ impl Driver {
                 command.arg(script);
                 command
             }
-            Driver::Node { packages, script } => {
+            Driver::Node { packages, script, python } => {
                 let mut command = Command::new("node");
                 command.arg(script).env("NODE_PATH", packages);
+                if let Some(python) = python {
+                    command.arg("--python").arg(python);
+                }
                 command
             }
         }
@@ -91,13 +107,18 @@ fn build(driver: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("peer-{driver}")))
 }
 
-/// Installs a package of npm into a directory, once.
-pub(super) fn install_npm(directory: &Path, package: &str, interrupt: &Interrupt) -> Result<()> {
+/// Installs packages of npm into a directory, once.
+pub(super) fn install_npm(
+    directory: &Path,
+    packages: &[&str],
+    interrupt: &Interrupt,
+) -> Result<()> {
     once(directory, || {
         let mut command = Command::new("npm");
         // The scripts of dependencies only report the installation to somebody.
         command.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]);
-        run(command.arg(directory).arg(package), &format!("npm install {package}"), interrupt)
+        let line = format!("npm install {}", packages.join(" "));
+        run(command.arg(directory).args(packages), &line, interrupt)
     })
 }
 

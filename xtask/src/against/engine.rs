@@ -20,6 +20,10 @@ pub(crate) enum Peer {
     DbosPython,
     /// DBOS for TypeScript, on the private PostgreSQL
     DbosTypescript,
+    /// absurd, in TypeScript, on the private PostgreSQL
+    Absurd,
+    /// openworkflow, in TypeScript, on the private PostgreSQL
+    Openworkflow,
 }
 
 /// What an engine's driver is written in, and where the engine comes from if not from its `Cargo.lock`.
@@ -35,7 +39,18 @@ pub(super) enum Language {
     Node {
         package: &'static str,
         version: &'static str,
+        beside: Beside,
     },
+}
+
+/// What a package of npm needs and does not bring along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    /// Another package of npm, with its version.
+    Npm(&'static str),
+    /// A package of PyPI, with its version, in an environment that the driver is told of.
+    Python(&'static str),
 }
 
 /// A column of the comparison.
@@ -76,6 +91,8 @@ impl Engine {
             Engine::Peer(Peer::Duroxide) => "duroxide",
             Engine::Peer(Peer::DbosPython) => "DBOS for Python",
             Engine::Peer(Peer::DbosTypescript) => "DBOS for TypeScript",
+            Engine::Peer(Peer::Absurd) => "absurd",
+            Engine::Peer(Peer::Openworkflow) => "openworkflow",
         }
     }
 
@@ -84,9 +101,21 @@ impl Engine {
             Engine::Peer(Peer::DbosPython) => {
                 Language::Python { package: "dbos", version: "3.3.0" }
             }
-            Engine::Peer(Peer::DbosTypescript) => {
-                Language::Node { package: "@dbos-inc/dbos-sdk", version: "5.3.0" }
-            }
+            Engine::Peer(Peer::DbosTypescript) => Language::Node {
+                package: "@dbos-inc/dbos-sdk",
+                version: "5.3.0",
+                beside: Beside::Nothing,
+            },
+            Engine::Peer(Peer::Absurd) => Language::Node {
+                package: "absurd-sdk",
+                version: "0.5.0",
+                beside: Beside::Python("absurdctl==0.5.1"),
+            },
+            Engine::Peer(Peer::Openworkflow) => Language::Node {
+                package: "openworkflow",
+                version: "0.10.1",
+                beside: Beside::Npm("postgres@3.4.9"),
+            },
             Engine::PitonSqlite
             | Engine::PitonHttp
             | Engine::PitonPostgres
@@ -99,9 +128,13 @@ impl Engine {
         match self {
             Engine::PitonSqlite | Engine::PitonHttp => "SQLite, WAL, synchronous=FULL: synced",
             Engine::PitonPostgres
-            | Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => {
-                "PostgreSQL, fsync and synchronous_commit on: synced"
-            }
+            | Engine::Peer(
+                Peer::Dbos
+                | Peer::DbosPython
+                | Peer::DbosTypescript
+                | Peer::Absurd
+                | Peer::Openworkflow,
+            ) => "PostgreSQL, fsync and synchronous_commit on: synced",
             Engine::Peer(Peer::Restate) => "its own log on RocksDB, WAL fsync on: synced",
             Engine::Peer(Peer::Duroxide) => {
                 "SQLite, WAL, synchronous=NORMAL: commits are not synced"
@@ -118,6 +151,8 @@ impl Engine {
             Engine::Peer(Peer::Duroxide) => "duroxide",
             Engine::Peer(Peer::DbosPython) => "dbos-python",
             Engine::Peer(Peer::DbosTypescript) => "dbos-typescript",
+            Engine::Peer(Peer::Absurd) => "absurd",
+            Engine::Peer(Peer::Openworkflow) => "openworkflow",
         }
     }
 
@@ -127,7 +162,13 @@ impl Engine {
                 Needs::Directory
             }
             Engine::PitonPostgres
-            | Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => Needs::Postgres,
+            | Engine::Peer(
+                Peer::Dbos
+                | Peer::DbosPython
+                | Peer::DbosTypescript
+                | Peer::Absurd
+                | Peer::Openworkflow,
+            ) => Needs::Postgres,
             Engine::Peer(Peer::Restate) => Needs::Restate,
         }
     }
@@ -137,12 +178,11 @@ impl Engine {
         if let Language::Python { version, .. } | Language::Node { version, .. } = self.language() {
             return Ok(version.to_owned());
         }
-        let package = match self {
-            Engine::PitonSqlite | Engine::PitonHttp | Engine::PitonPostgres => "piton",
-            Engine::Peer(Peer::Dbos | Peer::DbosPython | Peer::DbosTypescript) => "dbos",
-            Engine::Peer(Peer::Duroxide) => "duroxide",
-            Engine::Peer(Peer::Restate) => return Ok(super::restate::VERSION.to_owned()),
-        };
+        if self.needs() == Needs::Restate {
+            return Ok(super::restate::VERSION.to_owned());
+        }
+        // The directory of a driver in Rust has the name of the engine's package.
+        let package = self.driver();
         let file = cargo::workspace_root()?.join("bench/peers").join(self.driver());
         let lock = fs::read_to_string(file.join("Cargo.lock")).context("cannot read Cargo.lock")?;
         locked_version(&lock, package).with_context(|| format!("Cargo.lock has no {package}"))
@@ -165,6 +205,20 @@ mod tests {
         let lock = "[[package]]\nname = \"dbos-macros\"\nversion = \"9\"\n\n[[package]]\nname = \"dbos\"\nversion = \"0.5.0\"\n";
         assert_eq!(locked_version(lock, "dbos").as_deref(), Some("0.5.0"));
         assert_eq!(locked_version(lock, "restate"), None);
+    }
+
+    #[test]
+    fn every_engine_has_a_driver_and_a_version() {
+        for engine in Engine::chosen(Peer::value_variants()) {
+            let file = match engine.language() {
+                Language::Rust => "src/main.rs",
+                Language::Python { .. } => "driver.py",
+                Language::Node { .. } => "driver.js",
+            };
+            let drivers = cargo::workspace_root().unwrap().join("bench/peers");
+            assert!(drivers.join(engine.driver()).join(file).is_file(), "{}", engine.name());
+            assert!(!engine.version().unwrap().is_empty(), "{}", engine.name());
+        }
     }
 
     #[test]

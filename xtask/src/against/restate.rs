@@ -88,7 +88,7 @@ pub(super) fn program() -> Result<PathBuf> {
 
 /// Fetches the server by npm if it is not there.
 pub(super) fn install(interrupt: &Interrupt) -> Result<()> {
-    install_npm(&directory()?, &format!("@restatedev/restate-server@{VERSION}"), interrupt)?;
+    install_npm(&directory()?, &[&format!("@restatedev/restate-server@{VERSION}")], interrupt)?;
     let program = program()?;
     ensure!(program.is_file(), "npm did not bring {}", program.display());
     Ok(())

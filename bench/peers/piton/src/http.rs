@@ -19,12 +19,12 @@ pub(crate) struct Http {
 }
 
 impl Http {
+    #[expect(clippy::disallowed_methods, reason = "a server that ends with the process")]
     pub(crate) async fn serve(engine: &Engine) -> Result<Http> {
         let app = Router::new().nest("/api", Api::new(engine.clone()).open_to_everyone().router());
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let api = format!("http://{}/api", listener.local_addr()?);
         let (limits, runtime) = (ServerLimits::default(), engine.runtime());
-        // It serves for as long as the process lives.
         let never = std::future::pending();
         tokio::spawn(piton_http::serve(listener, app, limits, runtime, never));
         Ok(Http { client: Client::default(), api })

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 /// How Piton is called.
 #[derive(Clone)]
 enum Caller {
-    InProcess(InProcess),
+    InProcess(Box<InProcess>),
     Http(Http),
 }
 
@@ -40,7 +40,7 @@ async fn start(options: Options) -> Result<Caller> {
     Ok(match options.get("through") {
         Some("http") => Caller::Http(Http::serve(&engine).await?),
         Some(other) => anyhow::bail!("--through {other}: only `http` is known"),
-        None => Caller::InProcess(InProcess::new(&engine, database)?),
+        None => Caller::InProcess(Box::new(InProcess::new(&engine, database)?)),
     })
 }
 
@@ -106,11 +106,11 @@ impl peer_driver::Engine for Caller {
     }
 
     async fn remove(self) -> Result<()> {
-        match self {
-            Caller::InProcess(InProcess { database: Some(database), .. }) => {
-                database.remove().await
-            }
-            Caller::InProcess(_) | Caller::Http(_) => Ok(()),
+        if let Caller::InProcess(piton) = self
+            && let Some(database) = piton.database
+        {
+            database.remove().await?;
         }
+        Ok(())
     }
 }

@@ -79,6 +79,7 @@ struct Restate {
     awakeables: Awakeables,
 }
 
+#[expect(clippy::disallowed_methods, reason = "a server that ends with the process")]
 async fn start(options: Options) -> Result<Restate> {
     let client = Client::default();
     let awakeables = Awakeables::default();
