@@ -211,7 +211,7 @@ Examples:
 
 pub(crate) const HOOKS_LIST: &str = "\
 Prints a table: id, name, status, tries (2/6: the second of at most six), when it was created, and what it waits for or came
-to; newest first.
+to; newest first. Tries that a crash or a shutdown cut off are counted, but not against the limit: 6/1 is possible.
 
 Examples:
   piton hooks list                                     the newest 25

@@ -120,7 +120,11 @@ fn a_failure_and_why(database: Database) {
 
 fn a_hook_and_what_became_of_it(database: Database) {
     let server = Server::start(database);
-    let empty = server.transcript(&["hooks list", "hooks list --status failed"]);
+    let empty = server.transcript(&[
+        "hooks list",
+        "hooks list --status failed",
+        "hooks list --namespace nope --name order.paid",
+    ]);
     let ops = r#"{"ops": [{"op": "throw", "message": "no way"}]}"#;
     server.run(&["-q", "i", "create", "-w", "playground", "-i", "try-1", "-p", ops]);
     let told = server.until(&["hooks", "list", "--status", "completed"], "on_instance_errored");

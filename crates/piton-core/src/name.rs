@@ -155,7 +155,13 @@ fn check_dotted(what: &str, text: &str, limits: &Limits) -> Result<Arc<str>, Ref
         let message = format!("{what} {text:?} may have single dots only between its parts");
         return Err(Refusal::new(Code::InvalidHookName, message));
     }
-    check_identifier(what, Code::InvalidHookName, &text.replace('.', "_"), max)?;
+    check_length(what, Code::InvalidHookName, text, max)?;
+    if !is_identifier(&text.replace('.', "_")) {
+        let message = format!(
+            "{what} {text:?} may have only letters, digits, `_`, `-` and dots between its parts, and must not start with `-`"
+        );
+        return Err(Refusal::new(Code::InvalidHookName, message));
+    }
     Ok(Arc::from(text))
 }
 
@@ -188,25 +194,34 @@ impl StepName {
     }
 }
 
-/// Checks `^[a-zA-Z0-9_][a-zA-Z0-9_-]*$` and the length.
+/// Checks the pattern and the length.
 fn check_identifier(what: &str, code: Code, text: &str, max: usize) -> Result<Arc<str>, Refusal> {
-    let refuse = |message| Err(Refusal::new(code, message));
+    check_length(what, code, text, max)?;
+    if !is_identifier(text) {
+        let message = format!(
+            "{what} {text:?} may have only letters, digits, `_` and `-`, and must not start with `-`"
+        );
+        return Err(Refusal::new(code, message));
+    }
+    Ok(Arc::from(text))
+}
+
+/// Whether it is `^[a-zA-Z0-9_][a-zA-Z0-9_-]*$`.
+fn is_identifier(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    !text.is_empty() && !text.starts_with('-') && text.bytes().all(allowed)
+}
+
+fn check_length(what: &str, code: Code, text: &str, max: usize) -> Result<(), Refusal> {
     if text.is_empty() {
-        return refuse(format!("{what} is empty"));
+        return Err(Refusal::new(code, format!("{what} is empty")));
     }
     if text.len() > max {
         let (shown, len) = (shorten(text), text.len());
-        return refuse(format!(
-            "{what} {shown:?} is {len} bytes long, more than the limit of {max}"
-        ));
+        let message = format!("{what} {shown:?} is {len} bytes long, more than the limit of {max}");
+        return Err(Refusal::new(code, message));
     }
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if text.starts_with('-') || !text.bytes().all(allowed) {
-        return refuse(format!(
-            "{what} {text:?} may have only letters, digits, `_` and `-`, and must not start with `-`"
-        ));
-    }
-    Ok(Arc::from(text))
+    Ok(())
 }
 
 /// The start of a text that is too long to be repeated in an error.
@@ -232,6 +247,27 @@ mod tests {
         let refusal = WorkflowName::parse(&"w".repeat(65), &limits).expect_err("too long");
         assert!(refusal.message.contains("65 bytes") && refusal.message.contains("64"));
         assert_eq!(EventType::parse("", &limits).expect_err("empty").code, Code::InvalidEventType);
+    }
+
+    #[test]
+    fn names_of_hooks_may_have_dots_and_their_refusal_says_so() {
+        let limits = Limits::default();
+        for good in ["paid", "order.paid", "a.b-c._d", &"x".repeat(100)] {
+            assert_eq!(HookName::parse(good, &limits).expect(good).as_str(), good);
+        }
+        for bad in ["", ".a", "a.", "a..b", "-a", "a b", "ä", &"x".repeat(101)] {
+            let refusal = HookNamespace::parse(bad, &limits).expect_err(bad);
+            assert_eq!(refusal.code, Code::InvalidHookName, "{bad}");
+        }
+        let refusal = HookName::parse("order paid", &limits).expect_err("a blank");
+        assert_eq!(
+            refusal.message,
+            "hook name \"order paid\" may have only letters, digits, `_`, `-` and dots between its parts, and must not \
+             start with `-`"
+        );
+        let long = format!("a.{}", "x".repeat(99));
+        let refusal = HookName::parse(&long, &limits).expect_err("too long");
+        assert!(refusal.message.starts_with("hook name \"a.xx"), "{}", refusal.message);
     }
 
     #[test]

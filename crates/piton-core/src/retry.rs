@@ -65,7 +65,8 @@ impl FromStr for Backoff {
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
         let all = [Backoff::Constant, Backoff::Linear, Backoff::Exponential];
         let known = all.into_iter().find(|backoff| backoff.as_str() == word);
-        known.ok_or_else(|| UnknownWord { what: "backoff", word: word.to_owned() })
+        let words = &["constant", "linear", "exponential"];
+        known.ok_or_else(|| UnknownWord { what: "backoff", word: word.to_owned(), known: words })
     }
 }
 

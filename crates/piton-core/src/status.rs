@@ -5,12 +5,14 @@ use std::str::FromStr;
 
 /// A stored word that is not one of ours: the database was written by something else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is not a known {what}")]
+#[error("{word:?} is not a known {what}; there are {}", .known.join(", "))]
 pub struct UnknownWord {
     /// What the word should have been.
     pub what: &'static str,
     /// The word that was found.
     pub word: String,
+    /// The words there are.
+    pub known: &'static [&'static str],
 }
 
 macro_rules! words {
@@ -48,7 +50,7 @@ macro_rules! words {
             fn from_str(word: &str) -> Result<Self, UnknownWord> {
                 match word {
                     $($word => Ok($type::$variant),)*
-                    _ => Err(UnknownWord { what: $what, word: word.to_owned() }),
+                    _ => Err(UnknownWord { what: $what, word: word.to_owned(), known: &[$($word),*] }),
                 }
             }
         }
@@ -213,6 +215,11 @@ mod tests {
         }
         assert_eq!("Active".parse::<InstanceStatus>().map_err(|e| e.what), Err("instance status"));
         assert_eq!("waitForEvent".parse(), Ok(StepType::WaitForEvent));
+        let unknown = "stuck".parse::<HookStatus>().expect_err("there is none");
+        assert_eq!(
+            unknown.to_string(),
+            "\"stuck\" is not a known hook status; there are pending, processing, completed, failed"
+        );
     }
 
     #[test]

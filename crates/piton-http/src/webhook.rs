@@ -35,7 +35,7 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 /// use piton_http::Webhook;
 ///
 /// # fn main() -> piton::Result<()> {
-/// let deliver = Webhook::to("https://hooks.example/piton", "a long secret")?
+/// let deliver = Webhook::to("https://hooks.example/piton", "sixteen bytes or more")?
 ///     .allow_host("hooks.example")
 ///     .timeout("10 seconds")?;
 /// let hooks = Hooks::new().handler("order.paid", deliver);
@@ -55,11 +55,13 @@ struct Settings {
     body_bytes_max: usize,
     plain_http: bool,
     inner_network: bool,
+    /// What was said that cannot be meant; the first thing that can fail does so with it.
+    wrong: Option<String>,
 }
 
 #[derive(Clone)]
 enum Target {
-    Url(String),
+    Url(Uri),
     /// A JSON pointer into the payload.
     Pointer(String),
 }
@@ -85,6 +87,13 @@ impl Allowed {
         }
     }
 
+    /// Whether an address can have such a host.
+    fn is_host(&self) -> bool {
+        let host = self.host.strip_prefix("*.").unwrap_or(&self.host);
+        let address: Option<Uri> = format!("https://{host}").parse().ok();
+        !host.contains('*') && address.is_some_and(|address| address.host() == Some(host))
+    }
+
     fn allows(&self, host: &str, port: u16, port_of_scheme: u16) -> bool {
         let same_host = match self.host.strip_prefix("*.") {
             Some(parent) => host.strip_suffix(parent).is_some_and(|below| below.ends_with('.')),
@@ -99,9 +108,10 @@ impl Webhook {
     ///
     /// # Errors
     ///
-    /// If the secret is shorter than 16 bytes.
+    /// If it is no address of the web, or the secret is shorter than 16 bytes.
     pub fn to(url: impl Into<String>, secret: impl AsRef<[u8]>) -> Result<Self> {
-        Self::new(Target::Url(url.into()), secret.as_ref())
+        let url = parse_address(&url.into()).map_err(Error::non_retryable)?;
+        Self::new(Target::Url(url), secret.as_ref())
     }
 
     /// Delivers to the address that the payload has at this JSON pointer, such as `/callbackUrl`.
@@ -125,6 +135,7 @@ impl Webhook {
             body_bytes_max: BODY_BYTES_MAX,
             plain_http: false,
             inner_network: false,
+            wrong: None,
         })))
     }
 
@@ -136,9 +147,20 @@ impl Webhook {
     /// Allows a host: `hooks.example`, or `*.example` for every name below. Without one nothing is delivered.
     ///
     /// Only the port of the scheme is allowed, 443, or 80 without TLS; another one is named: `hooks.example:8443`.
+    ///
+    /// What is not a host (`https://hooks.example`) makes [`timeout`](Self::timeout) and every delivery fail.
     #[must_use]
     pub fn allow_host(self, host: impl AsRef<str>) -> Self {
-        let allowed = Allowed::new(host.as_ref());
+        let host = host.as_ref();
+        let allowed = Allowed::new(host);
+        if !allowed.is_host() {
+            let message = format!(
+                "allow_host({host:?}) names no host: write it like \"hooks.example\", \"*.example\" or \"127.0.0.1:8443\""
+            );
+            return self.with(|settings| {
+                settings.wrong.get_or_insert(message);
+            });
+        }
         self.with(|settings| settings.allowed.push(allowed))
     }
 
@@ -146,8 +168,11 @@ impl Webhook {
     ///
     /// # Errors
     ///
-    /// If it is not a duration.
+    /// If it is not a duration, or an allowed host is none.
     pub fn timeout(self, timeout: impl IntoSpan) -> Result<Self> {
+        if let Some(wrong) = &self.0.wrong {
+            return Err(Error::non_retryable(wrong.as_str()));
+        }
         let timeout = timeout.into_span()?;
         Ok(self.with(|settings| settings.timeout = timeout))
     }
@@ -243,13 +268,46 @@ impl Delivery {
             .send(self.body.as_bytes());
         let status = match sent {
             Ok(response) => response.status(),
-            Err(error) => return Err(Error::wrap(error).named("WebhookFailed")),
+            Err(error) => {
+                let message = undelivered(&self.url, settings.timeout, &error);
+                return Err(Error::new(message).named("WebhookFailed"));
+            }
         };
         if status.is_success() {
             return Ok(());
         }
         Err(Error::new(format!("the receiver answered {status}")).named("WebhookRefused"))
     }
+}
+
+/// Why there was no answer, and from whom. No more of the address than that: the rest may be a secret.
+fn undelivered(url: &Uri, timeout: Span, error: &ureq::Error) -> String {
+    let receiver = receiver(url);
+    match error {
+        ureq::Error::Other(why) => format!("{receiver}: {why}"),
+        ureq::Error::Timeout(_) => format!("no answer from {receiver} within {timeout}"),
+        ureq::Error::Io(why) => format!("{receiver} cannot be reached: {why}"),
+        other => format!("{receiver} cannot be reached: {other}"),
+    }
+}
+
+/// Host and port, as an address has them.
+fn receiver(url: &Uri) -> String {
+    let host = url.host().unwrap_or_default();
+    url.port_u16().map_or(host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// An address with a scheme of the web and a host, or what is expected instead.
+fn parse_address(text: &str) -> std::result::Result<Uri, String> {
+    let parsed: Option<Uri> = text.parse().ok();
+    let is_of_the_web = |url: &Uri| {
+        matches!(url.scheme_str(), Some("http" | "https"))
+            && url.host().is_some_and(|host| !host.is_empty())
+    };
+    parsed.filter(is_of_the_web).ok_or_else(|| {
+        let shown: String = text.chars().take(100).collect();
+        format!("{shown:?} is not an address such as https://hooks.example/in")
+    })
 }
 
 /// The body of a delivery.
@@ -305,26 +363,33 @@ impl Settings {
     /// Where to deliver, if that is allowed.
     fn address(&self, payload: &Json) -> Result<Uri> {
         let forbidden = |why: String| Error::non_retryable(why).named("WebhookForbidden");
-        let text = match &self.target {
+        if let Some(wrong) = &self.wrong {
+            return Err(forbidden(wrong.clone()));
+        }
+        let url = match &self.target {
             Target::Url(url) => url.clone(),
             Target::Pointer(pointer) => {
                 let value: serde_json::Value = serde_json::from_str(payload.as_str())?;
                 let found = value.pointer(pointer).and_then(serde_json::Value::as_str);
-                found
-                    .map(str::to_owned)
-                    .ok_or_else(|| forbidden(format!("the payload has no address at {pointer}")))?
+                let text = found
+                    .ok_or_else(|| forbidden(format!("the payload has no address at {pointer}")))?;
+                let parsed = parse_address(text);
+                parsed.map_err(|why| forbidden(format!("the payload at {pointer}: {why}")))?
             }
         };
-        let url: Uri = text.parse().map_err(|_| forbidden("not an address".to_owned()))?;
-        let host = url.host().unwrap_or_default().to_ascii_lowercase();
+        let (host, named) = (url.host().unwrap_or_default().to_ascii_lowercase(), receiver(&url));
         let port_of_scheme = match url.scheme_str() {
             Some("https") => 443,
-            Some("http") if self.plain_http => 80,
-            scheme => return Err(forbidden(format!("scheme {scheme:?} is not allowed"))),
+            _ if self.plain_http => 80,
+            _ => {
+                let why = format!("{named} is http without TLS: use https, or allow_plain_http()");
+                return Err(forbidden(why));
+            }
         };
         let port = url.port_u16().unwrap_or(port_of_scheme);
         if !self.allowed.iter().any(|allowed| allowed.allows(&host, port, port_of_scheme)) {
-            return Err(forbidden(format!("host {host:?} with port {port} is not allowed")));
+            let why = format!("{named} is not allowed: name it with allow_host({named:?})");
+            return Err(forbidden(why));
         }
         Ok(url)
     }
@@ -348,7 +413,9 @@ impl Resolver for Checked {
         match inner {
             // One is enough: a name that also has a public address is no better for it.
             Some(ip) if !self.inner_network => {
-                Err(ureq::Error::Other(format!("{ip} is not a public address").into()))
+                let why =
+                    format!("{ip} is not a public address: allow it with allow_inner_network()");
+                Err(ureq::Error::Other(why.into()))
             }
             Some(_) | None => Ok(found),
         }
@@ -454,6 +521,28 @@ mod tests {
         }
         assert!(Allowed::new("[::1]:8443").allows("[::1]", 8443, 443));
         assert!(Allowed::new("[::1]").allows("[::1]", 443, 443));
+    }
+
+    #[test]
+    fn what_is_no_host_is_told_before_anything_is_delivered() {
+        for host in ["hooks.example", "*.example:8443", "localhost", "127.0.0.1:99", "[::1]:99"] {
+            assert!(Allowed::new(host).is_host(), "{host}");
+        }
+        for wrong in [
+            "",
+            "*",
+            "*.",
+            "a.*",
+            "a b",
+            "::1",
+            "hooks.example/in",
+            "hooks.example:x",
+            "hooks.example:99999",
+            "ada@hooks.example",
+            "http://127.0.0.1:9911",
+        ] {
+            assert!(!Allowed::new(wrong).is_host(), "{wrong}");
+        }
     }
 
     #[test]

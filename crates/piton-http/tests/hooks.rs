@@ -47,7 +47,14 @@ async fn what_cannot_be_is_refused_with_a_code() {
     let server = server_with(piton_http::Api::open_to_everyone).await;
     server.get("/_hooks/hook_none").await.refused(404, "HOOK_NOT_FOUND");
     server.post("/_hooks/hook_none/retry", json!({})).await.refused(404, "HOOK_NOT_FOUND");
-    server.get("/_hooks?status=stuck").await.refused(400, "VALIDATION_ERROR");
+    for (path, there_are) in [
+        ("/_hooks?status=stuck", "pending, processing, completed, failed"),
+        ("/nap/instances?status=stuck", "active, waiting, paused, complete, errored, terminated"),
+    ] {
+        let refused = server.get(path).await;
+        let message = refused.refused(400, "VALIDATION_ERROR").body["message"].as_str().unwrap();
+        assert!(message.ends_with(there_are), "{message}");
+    }
     server.get("/_hooks?namespace=a%20b").await.refused(400, "INVALID_HOOK_NAME");
     server.get("/_hooks?cursor=x").await.refused(400, "INVALID_CURSOR");
     let done = server.engine.hooks().send("done", &()).await.unwrap();

@@ -60,6 +60,10 @@ fn error(hook: &HookRecord) -> &str {
     &hook.error.as_ref().unwrap().name
 }
 
+fn message(hook: &HookRecord) -> &str {
+    &hook.error.as_ref().unwrap().message
+}
+
 #[tokio::test]
 async fn a_delivery_is_signed_and_names_its_hook() {
     let (port, request) = receiver("HTTP/1.1 204 No Content\r\n\r\n");
@@ -123,4 +127,55 @@ async fn nothing_goes_where_it_was_not_allowed_to() {
     }
     assert!(request.try_recv().is_err(), "nothing was sent");
     assert!(Webhook::to("https://hooks.example/", "short").is_err());
+}
+
+#[tokio::test]
+async fn what_keeps_a_delivery_back_says_what_to_do() {
+    let base = || Webhook::to("http://127.0.0.1:9/in?token=1", SECRET).unwrap();
+    let allowed = || base().allow_host("127.0.0.1:9");
+    let at = || Webhook::to_address_at("/callback", SECRET).unwrap().allow_host("*.example");
+    for (webhook, payload, expected) in [
+        (base(), json!({}), "127.0.0.1:9 is http without TLS: use https, or allow_plain_http()"),
+        (
+            base().allow_plain_http(),
+            json!({}),
+            "127.0.0.1:9 is not allowed: name it with allow_host(\"127.0.0.1:9\")",
+        ),
+        (
+            allowed().allow_plain_http(),
+            json!({}),
+            "127.0.0.1:9: 127.0.0.1 is not a public address: allow it with allow_inner_network()",
+        ),
+        (
+            at(),
+            json!({"callback": "ftp://hooks.example/"}),
+            "the payload at /callback: \"ftp://hooks.example/\" is not an address such as https://hooks.example/in",
+        ),
+        (
+            at().allow_host("http://127.0.0.1:9"),
+            json!({}),
+            "allow_host(\"http://127.0.0.1:9\") names no host: write it like \"hooks.example\", \"*.example\" or \
+             \"127.0.0.1:8443\"",
+        ),
+    ] {
+        assert_eq!(message(&deliver(webhook, payload).await), expected);
+    }
+    assert!(at().allow_host("http://127.0.0.1:9").timeout("1 second").is_err());
+    for wrong in ["not a url", "hooks.example/in", "/in", "ftp://hooks.example/", "https://"] {
+        let refused = Webhook::to(wrong, SECRET).unwrap_err();
+        assert!(refused.message().contains("is not an address such as"), "{wrong}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_not_there_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let silent = to(port).timeout("20 ms").unwrap();
+    let hook = deliver(silent, json!({})).await;
+    assert_eq!(message(&hook), format!("no answer from 127.0.0.1:{port} within 20 ms"));
+    drop(listener);
+    let hook = deliver(to(port), json!({})).await;
+    let expected = format!("127.0.0.1:{port} cannot be reached: ");
+    assert!(message(&hook).starts_with(&expected), "{}", message(&hook));
 }

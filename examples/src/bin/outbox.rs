@@ -7,14 +7,15 @@
 //! cargo run --bin outbox -- --hang commit     # kill it: the user is there, the mail is not sent yet
 //! cargo run --bin outbox -- --hang handler    # kill it: the mail may have been sent, nobody knows
 //! cargo run --bin outbox                      # sends what is left
-//! cargo run --bin outbox -- --abort bob ada bob cy    # bob's mail kills the process: start it again, until it is given up
+//! cargo run --bin outbox -- --abort bob ada bob cy    # bob's mail kills the process
+//! cargo run --bin outbox -- --abort bob               # again and again, until it is given up
 //! ```
 
 use clap::{Parser, ValueEnum};
 use piton::Span;
 use piton::hooks::{HookContext, HookStatus, Hooks};
 use piton::prelude::*;
-use piton::rusqlite::Connection;
+use piton::rusqlite::{Connection, TransactionBehavior};
 use serde::{Deserialize, Serialize};
 
 const DATABASE: &str = "users.db";
@@ -47,7 +48,7 @@ struct User {
 /// Adds a user, and sees to it that the mail will be sent.
 fn sign_up(database: &mut Connection, name: &str) -> Result<()> {
     let user = User { name: name.to_owned() };
-    let tx = database.transaction()?;
+    let tx = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute("INSERT INTO user (name) VALUES (?1)", [&user.name])?;
     piton::hooks::trigger(&tx, "user.created", &user)
         .retry(Retries::exponential(5, "1 second").cap("1 minute"))

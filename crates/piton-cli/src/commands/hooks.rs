@@ -46,8 +46,7 @@ fn list(session: &Session, args: &HooksListArgs) -> Result<()> {
         }
     };
     if hooks.is_empty() {
-        let which = args.status.as_deref().map(|status| format!("{status} ")).unwrap_or_default();
-        session.note(&format!("there are no {which}hooks"));
+        session.note(&nothing(args));
         return Ok(());
     }
     session.print(&rows(session, &hooks))?;
@@ -55,6 +54,14 @@ fn list(session: &Session, args: &HooksListArgs) -> Result<()> {
         session.note("there are more: --all lists them all, --limit N more of them");
     }
     Ok(())
+}
+
+fn nothing(args: &HooksListArgs) -> String {
+    let which = args.status.as_deref().map(|status| format!("{status} ")).unwrap_or_default();
+    let named = args.name.as_deref().map(|n| format!(" named `{}`", safe(n))).unwrap_or_default();
+    let namespace = args.namespace.as_deref();
+    let place = namespace.map(|n| format!(" in namespace `{}`", safe(n))).unwrap_or_default();
+    format!("there are no {which}hooks{named}{place}")
 }
 
 fn rows(session: &Session, hooks: &[Hook]) -> String {
@@ -91,11 +98,16 @@ fn tries(hook: &Hook) -> String {
 
 /// What it waits for or came to.
 fn doing(hook: &Hook, now: Moment) -> String {
-    let error = hook.error.as_ref().map(problem).unwrap_or_default();
+    let error = hook.error.as_ref().map(problem);
+    let after = error.as_deref().map(|error| format!(", after {error}")).unwrap_or_default();
     match (hook.status.as_str(), hook.due_at) {
-        ("pending", Some(at)) if error.is_empty() => format!("due {}", at.relative_to(now)),
-        ("pending", Some(at)) => format!("tried again {} after {error}", at.relative_to(now)),
-        _ => error,
+        // Nobody has tried it since: it is only due.
+        ("pending", Some(at)) => format!("due {}{after}", at.relative_to(now)),
+        ("processing", Some(at)) if at < now => {
+            format!("lease ran out {}{after}", at.relative_to(now))
+        }
+        ("processing", Some(at)) => format!("in hand, lease ends {}{after}", at.relative_to(now)),
+        _ => error.unwrap_or_default(),
     }
 }
 
@@ -143,4 +155,36 @@ fn summary(session: &Session, hook: &Hook, now: Moment) -> String {
 fn retry(session: &Session, args: &HookArgs) -> Result<()> {
     let hook = session.client.retry_hook(&args.id)?;
     session.print(&format!("{} is {}, due now", safe(&hook.id), safe(&hook.status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(status: &str, due_at: &str, error: Option<&str>) -> Hook {
+        let error = error.map(|message| serde_json::json!({"name": "Error", "message": message}));
+        let hook = serde_json::json!({
+            "id": "hook_1", "namespace": "app", "name": "paid", "status": status, "attempts": 6, "maxAttempts": 1,
+            "payload": null, "createdAt": "1970-01-01T00:00:00.000Z", "updatedAt": "1970-01-01T00:00:00.000Z",
+            "lastAttemptAt": null, "dueAt": due_at, "error": error,
+        });
+        serde_json::from_str(&hook.to_string()).expect("a hook")
+    }
+
+    #[test]
+    fn a_hook_says_what_it_waits_for() {
+        let (early, late) = ("1970-01-01T00:00:05.000Z", "1970-01-01T00:00:15.000Z");
+        for (status, due_at, error, said) in [
+            ("pending", early, None, "due 5 s ago"),
+            ("pending", late, None, "due in 5 s"),
+            ("pending", early, Some("no luck"), "due 5 s ago, after Error: no luck"),
+            ("pending", late, Some("no luck"), "due in 5 s, after Error: no luck"),
+            ("processing", late, None, "in hand, lease ends in 5 s"),
+            ("processing", early, Some("no"), "lease ran out 5 s ago, after Error: no"),
+            ("failed", late, Some("no luck"), "Error: no luck"),
+        ] {
+            assert_eq!(doing(&hook(status, due_at, error), Moment(10_000)), said, "{status}");
+        }
+        assert_eq!(tries(&hook("failed", late, None)), "6/1");
+    }
 }

@@ -105,7 +105,8 @@ impl Hooks {
     }
 
     /// Tells of every run that can be advanced (created, woken by an event, resumed, to be retried, to wake up): for
-    /// hosts that dispatch by themselves. A run that rests until a moment to come is told of at that moment.
+    /// hosts that dispatch by themselves. A run that rests until a moment to come is told of at that moment,
+    /// also if it has gone on or ended before.
     ///
     /// Such a hook is stored with each of these changes; nothing is stored where nobody asks for it. Processes that
     /// share a database should all ask for the same: each stores what its own transactions change.
@@ -181,7 +182,8 @@ impl Hooks {
         self
     }
 
-    /// How long one attempt may take; a longer one is dropped and has failed. Default 1 minute.
+    /// How long one attempt may take; a longer one is dropped and has failed. Code that blocks its thread cannot be
+    /// dropped before it awaits something. Default 1 minute.
     pub fn timeout(mut self, timeout: impl IntoSpan) -> Self {
         self.config.timeout = self.span(timeout, self.config.timeout);
         self
@@ -194,7 +196,7 @@ impl Hooks {
         self
     }
 
-    /// How often to look for due hooks when nothing else tells of them. Default 5 seconds.
+    /// How often the engine's own dispatcher looks for due hooks when nothing else tells of them. Default 5 seconds.
     pub fn poll_interval(mut self, interval: impl IntoSpan) -> Self {
         self.config.poll_interval = self.span(interval, self.config.poll_interval);
         self
