@@ -1,13 +1,10 @@
-// absurd on PostgreSQL, client and worker in process, with its default options but one.
+// absurd on PostgreSQL, client and worker in process, with its default options.
 "use strict";
 
 const { execFileSync } = require("node:child_process");
 const { Absurd } = require("absurd-sdk");
 const { aside, drive, resumed, waiting } = require("../driver-js/driver.js");
 const { execute } = require("../driver-js/pg.js");
-
-// As shipped a worker runs one task at a time, too few for the load: see `docs/benchmarks.md`.
-const CONCURRENCY = 64;
 
 // The package of npm leaves it to `absurdctl` to make its tables. It has the statements; it would run them with `psql`.
 const PRINT_SCHEMA = "import absurdctl; print(absurdctl.BUNDLED_SCHEMA_SQL)";
@@ -42,7 +39,7 @@ async function start(url, { python }) {
   const app = new Absurd({ db: url });
   await app.createQueue();
   register(app);
-  await app.startWorker({ concurrency: CONCURRENCY });
+  await app.startWorker();
   return {
     chain: (first, steps) => chain(app, first, steps),
     listen: (number) => app.spawn("listener", { number }),

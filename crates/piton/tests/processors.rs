@@ -1,6 +1,7 @@
 //! Rounds of hooks: what they take, when they look again, and how they end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use piton::hooks::{HookStatus, Hooks, PollingDispatcher, Processor};
@@ -20,6 +21,7 @@ on_every_store!(
     a_dispatcher_that_was_woken_knows_what_comes_next,
     a_dispatcher_that_is_stopped_lets_its_handlers_finish,
     a_dispatcher_that_is_dropped_leaves_its_hooks_to_others,
+    no_more_handlers_run_at_once_than_allowed,
     two_dispatchers_share_the_hooks_and_run_none_twice,
     twenty_ticks_at_once_run_every_hook_once,
 );
@@ -223,6 +225,32 @@ async fn a_dispatcher_that_is_dropped_leaves_its_hooks_to_others(kind: StoreKind
     Ok(())
 }
 
+async fn no_more_handlers_run_at_once_than_allowed(kind: StoreKind) -> Result<()> {
+    let running = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (counted, noted) = (Arc::clone(&running), Arc::clone(&most));
+    let hooks = Hooks::new().on("greet", move |_: u32, _| {
+        let (running, most) = (Arc::clone(&counted), Arc::clone(&noted));
+        async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    let harness = harness_with(kind, hooks.concurrency(4)).await?;
+    for number in 0..60_u32 {
+        harness.engine().hooks().send("greet", &number).await?;
+    }
+    let processor = harness.engine().hooks().processor().unwrap();
+    assert_eq!(processor.process().await?, 60);
+    assert_eq!(running.load(Ordering::SeqCst), 0);
+    assert!(most.load(Ordering::SeqCst) <= 4, "{most:?} at once");
+    Ok(())
+}
+
 async fn two_dispatchers_share_the_hooks_and_run_none_twice(kind: StoreKind) -> Result<()> {
     let (gate, trail) = (Gate::new(), Trail::default());
     let harness = Harness::on(kind, []).await?;
@@ -268,6 +296,20 @@ async fn twenty_ticks_at_once_run_every_hook_once(kind: StoreKind) -> Result<()>
     seen.sort();
     seen.dedup();
     assert_eq!((processed, seen.len(), trail.seen().len()), (100, 100, 100));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hook_cannot_wait_until_after_the_year_9999() -> Result<()> {
+    let engine = Engine::builder("memory:").start().await?;
+    let send = async |at_ms| {
+        let at = Timestamp::from_millis(at_ms);
+        engine.hooks().send("greet", "later").process_at(at).await
+    };
+    send(253_402_300_799_999).await?;
+    let refused = send(253_402_300_800_000).await.expect_err("too late");
+    assert_eq!(refused.code(), Some("VALIDATION_ERROR"));
+    assert!(refused.message().contains("hook \"greet\" cannot wait"), "{refused}");
     Ok(())
 }
 
