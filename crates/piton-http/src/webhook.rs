@@ -281,6 +281,7 @@ impl Delivery {
 }
 
 /// Why there was no answer, and from whom. No more of the address than that: the rest may be a secret.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the client's own, open-ended set")]
 fn undelivered(url: &Uri, timeout: Span, error: &ureq::Error) -> String {
     let receiver = receiver(url);
     match error {
