@@ -21,7 +21,8 @@ const POLL_INTERVAL: Span = Span::from_millis(5_000);
 
 /// Looks every so often whether a hook is due, and processes it then. [`wake`](Self::wake) does so at once.
 ///
-/// An engine with hooks runs one by itself; build one of your own for an engine without a runner.
+/// An engine with hooks runs one by itself; build one of your own for an engine without a runner. Nobody tells that one
+/// of hooks that are triggered: wake it, or leave them to its next poll, whose interval is its own.
 pub struct PollingDispatcher {
     inner: Arc<Inner>,
     polling: Mutex<Option<TaskOwner>>,
