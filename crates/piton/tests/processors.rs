@@ -104,15 +104,24 @@ async fn suspects_of_two_namespaces_are_handled_one_at_a_time(kind: StoreKind) -
         harness.advance("30 s");
     }
     let before = gate.arrivals();
-    for taken in 1..=2 {
-        let (processed, ()) = tokio::join!(processors.process(), async {
+    let opening = async {
+        for taken in 1..=2 {
             gate.arrived().await;
             settle(&harness).await.unwrap();
             assert_eq!(gate.arrivals(), before + taken, "the other suspect is not in hand");
             gate.open();
-        });
-        assert_eq!(processed?, 1);
-    }
+        }
+    };
+    let processing = async {
+        let mut processed = 0;
+        // One call handles one of them or, if it is slow to look for the other, both.
+        while processed < 2 {
+            processed += processors.process().await?;
+        }
+        Ok::<_, Error>(processed)
+    };
+    let (processed, ()) = tokio::join!(processing, opening);
+    assert_eq!(processed?, 2);
     let mut seen = trail.seen();
     seen.sort();
     assert_eq!(seen, ["held by app 4", "held by mail 4"]);
