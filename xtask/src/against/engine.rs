@@ -125,20 +125,13 @@ impl Engine {
 
     /// What has reached the disk when a step counts as done, by the options it is shipped with.
     pub(super) fn durability(self) -> &'static str {
-        match self {
-            Engine::PitonSqlite | Engine::PitonHttp => "SQLite, WAL, synchronous=FULL: synced",
-            Engine::PitonPostgres
-            | Engine::Peer(
-                Peer::Dbos
-                | Peer::DbosPython
-                | Peer::DbosTypescript
-                | Peer::Absurd
-                | Peer::Openworkflow,
-            ) => "PostgreSQL, fsync and synchronous_commit on: synced",
-            Engine::Peer(Peer::Restate) => "its own log on RocksDB, WAL fsync on: synced",
-            Engine::Peer(Peer::Duroxide) => {
+        match self.needs() {
+            Needs::Postgres => "PostgreSQL, fsync and synchronous_commit on: synced",
+            Needs::Restate => "its own log on RocksDB, WAL fsync on: synced",
+            Needs::Directory if self == Engine::Peer(Peer::Duroxide) => {
                 "SQLite, WAL, synchronous=NORMAL: commits are not synced"
             }
+            Needs::Directory => "SQLite, WAL, synchronous=FULL: synced",
         }
     }
 

@@ -28,6 +28,9 @@ use crate::{Error, Result};
 /// How often a round looks for hooks that fell due while its handlers are running.
 const LOOK_INTERVAL: Span = Span::from_millis(1_000);
 
+/// How long handlers run before the store is asked when the next look is to be: most are done by then.
+const READ_AFTER: Span = Span::from_millis(10);
+
 /// How many transactions are under way at most.
 const ASKED_MAX: usize = 2;
 
@@ -84,7 +87,9 @@ pub(super) struct Round {
     passed_over: bool,
     /// When the store last looked, by its own clock.
     looked_at: Timestamp,
-    /// The question when something falls due after that look, and its answer if it is soon.
+    /// The store was not asked yet when something falls due after that look.
+    unread: bool,
+    /// That question, and its answer.
     reading: Option<Answer<(Timestamp, Option<Timestamp>)>>,
     due_us: Option<u64>,
     /// When this round last looked for a suspect.
@@ -120,6 +125,7 @@ impl Round {
             found: false,
             passed_over: false,
             looked_at: Timestamp::from_millis(0),
+            unread: false,
             reading: None,
             due_us: None,
             suspect_us: now_us,
@@ -177,6 +183,7 @@ impl Round {
             return Ok(());
         }
         let suspect = if wanted > 0 { self.ask_for_suspect(now_us) } else { None };
+        let store = hook_store(&self.inner.shared)?;
         let settled: Arc<[_]> = std::mem::take(&mut self.settled).into();
         let mut work = self.inner.work();
         work.settled = Arc::clone(&settled);
@@ -184,7 +191,7 @@ impl Round {
         work.renewed = renewed;
         work.wanted = wanted;
         work.suspect = suspect.is_some();
-        let answer = hook_store(&self.inner.shared)?.work_hooks(work);
+        let answer = store.work_hooks(work);
         self.more &= wanted == 0;
         self.left = self.left.map(|left| left.saturating_sub(wanted));
         self.asked.push(Asked { answer, settled, wanted, suspect, renews, at_us: now_us });
@@ -237,7 +244,7 @@ impl Round {
         }
         if wanted > 0 {
             self.looked_at = worked.now;
-            (self.reading, self.due_us) = (None, None);
+            (self.unread, self.reading, self.due_us) = (true, None, None);
             self.found = !worked.taken.is_empty();
             self.more |= worked.taken.len() == wanted;
         }
@@ -246,7 +253,7 @@ impl Round {
             let suspect = is_suspect(&hook).then(|| suspect.take()).flatten().map(Asking::taken);
             self.start(hook, suspect);
         }
-        if !self.more && !self.flights.is_empty() { self.read_next() } else { Ok(()) }
+        Ok(())
     }
 
     /// After a failure of the store: a pause, as long as there is something in hand that may still be recorded.
@@ -331,7 +338,10 @@ impl Round {
                 true
             }
             () = inner.shared.runtime.sleep(look_interval), if looks => {
-                (self.paused_until_us, self.due_us) = (None, None);
+                if self.paused_until_us.take().is_none() && std::mem::take(&mut self.unread) {
+                    return self.read_next();
+                }
+                self.due_us = None;
                 false
             }
         };
@@ -343,7 +353,7 @@ impl Round {
         Ok(())
     }
 
-    /// How long to wait before the next look, or until the end of a pause.
+    /// How long to wait before the next look, the question when that is to be, or the end of a pause.
     fn look_interval(&self) -> Span {
         let now_us = self.inner.shared.runtime.monotonic_us();
         let left = |until_us: u64| {
@@ -354,6 +364,7 @@ impl Round {
         match (self.paused_until_us, self.due_us) {
             (Some(until_us), _) => left(until_us),
             (None, Some(due_us)) => left(due_us).min(longest),
+            (None, None) if self.unread => READ_AFTER.min(longest),
             (None, None) => longest,
         }
     }
