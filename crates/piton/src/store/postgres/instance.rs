@@ -32,16 +32,18 @@ macro_rules! select_instance {
 
 const INSTANCE_BY_KEYS: &str = concat!(select_instance!(), " WHERE i.key = ANY($1)");
 
+/// The lists of all the statuses asked for are merged: places first, which the index has, and then the rows.
 const INSTANCE_PAGE: &str = concat!(
-    select_instance!(),
-    " WHERE i.workflow_name = $1 AND i.created_at >= $2 AND (i.created_at, i.key) < ($3, $4)
-    ORDER BY i.created_at DESC, i.key DESC LIMIT $5"
-);
-
-const INSTANCE_PAGE_BY_STATUS: &str = concat!(
-    select_instance!(),
-    " WHERE i.workflow_name = $1 AND i.created_at >= $2 AND (i.created_at, i.key) < ($3, $4) AND i.status = $6
-    ORDER BY i.created_at DESC, i.key DESC LIMIT $5"
+    "SELECT ", columns!(), " FROM (
+        SELECT p.created_at, p.key FROM unnest($6) AS s(status)
+        CROSS JOIN LATERAL (
+            SELECT created_at, key FROM piton_instance
+            WHERE workflow_name = $1 AND status = s.status AND created_at >= $2 AND (created_at, key) < ($3, $4)
+            ORDER BY created_at DESC, key DESC LIMIT $5) AS p
+        ORDER BY p.created_at DESC, p.key DESC LIMIT $5) AS p
+    JOIN piton_instance AS i ON i.key = p.key
+    LEFT JOIN piton_task AS t ON t.instance_key = i.key
+    ORDER BY p.created_at DESC, p.key DESC"
 );
 
 /// In one statement, so that it is one state of the database. A boundary in the middle of a pass leaves the instance's row
@@ -146,16 +148,10 @@ pub(super) async fn page(db: &mut Db<'_>, query: &InstanceQuery) -> Outcome<Vec<
     let after = query.created_after.map_or(i64::MIN, Timestamp::as_millis);
     let ListPlace { created_at, key } = query.below();
     let (created_at, limit) = (created_at.as_millis(), i64::from(query.limit));
-    match query.status.map(InstanceStatus::as_str) {
-        None => {
-            let params = params![workflow, after, created_at, key.0, limit];
-            db.all(INSTANCE_PAGE, params, decode).await
-        }
-        Some(status) => {
-            let params = params![workflow, after, created_at, key.0, limit, status];
-            db.all(INSTANCE_PAGE_BY_STATUS, params, decode).await
-        }
-    }
+    let statuses = query.status.as_ref().map_or(InstanceStatus::ALL, std::slice::from_ref);
+    let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+    let params = params![workflow, after, created_at, key.0, limit, statuses];
+    db.all(INSTANCE_PAGE, params, decode).await
 }
 
 /// An instance with the step it waits for.

@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002_hooks.sql"),
     include_str!("migrations/0003_secret.sql"),
     include_str!("migrations/0004_hook_lanes.sql"),
+    include_str!("migrations/0005_one_index_less.sql"),
 ];
 
 /// The version of the newest schema.

@@ -53,8 +53,8 @@ CREATE TABLE piton_instance (
 ) WITH (fillfactor = 85);
 
 CREATE UNIQUE INDEX piton_instance_by_id ON piton_instance (workflow_name, instance_id);
--- Lists, newest first; what was created in one millisecond is ordered by key.
-CREATE INDEX piton_instance_by_workflow ON piton_instance (workflow_name, created_at, key);
+-- Lists, newest first; what was created in one millisecond is ordered by key. A list of all statuses merges theirs: the
+-- end of a run changes its status, and with it every index of this table gets a new entry.
 CREATE INDEX piton_instance_by_status ON piton_instance (workflow_name, status, created_at, key);
 
 -- The one task of a live run: timer, retry and queue in one. A run that ended has none. Its row is also the lock of
