@@ -105,6 +105,16 @@ pub fn claim(task: &Task, rules: &ClaimRules, now: Timestamp) -> Claim {
     })
 }
 
+/// The lease on a run that was just woken, for a runner that is there to advance it. `None` if there was nothing to wake,
+/// or if it is not for everybody to lease: the next claim decides about it then.
+pub fn claim_woken(woken: &TaskChange, rules: &ClaimRules, now: Timestamp) -> Option<Task> {
+    let TaskChange::Put(task) = woken else { return None };
+    match claim(task, rules, now) {
+        Claim::Lease(leased) => Some(leased),
+        Claim::Skip | Claim::Hold(..) | Claim::Quarantine(..) | Claim::SetAside(_) => None,
+    }
+}
+
 /// Due tasks of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
@@ -168,6 +178,21 @@ mod tests {
         assert!(is_due(&leased(10_000), NOW), "the lease is over");
         assert!(!is_due(&Task { state: TaskState::Held, ..pending(0) }, NOW), "paused");
         assert_eq!(claim(&pending(10_001), &RULES, NOW), Claim::Skip);
+    }
+
+    #[test]
+    fn a_run_that_was_woken_is_leased_unless_something_is_wrong_with_it() {
+        let rules = ClaimRules { claims_without_progress_max: 30, ..RULES };
+        let leased = |task| claim_woken(&TaskChange::Put(task), &rules, NOW);
+        let task = leased(pending(10_000)).expect("leased");
+        assert_eq!((task.epoch, task.state, task.run_at), (5, TaskState::Leased, NOW));
+        assert_eq!(claim_woken(&TaskChange::Keep, &rules, NOW), None, "nothing was woken");
+        assert_eq!(leased(pending(10_001)), None, "not due");
+        assert_eq!(leased(Task { pause_requested: true, ..pending(0) }), None);
+        assert_eq!(leased(Task { state: TaskState::Held, ..pending(0) }), None);
+        for claims_without_progress in [SUSPECT_CLAIMS, 30] {
+            assert_eq!(leased(Task { claims_without_progress, ..pending(0) }), None);
+        }
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use piton::store::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
-    LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
+    Created, EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, PageQuery, Renewed, Secret, Sent, Store, StoreError,
 };
 use piton_core::boundary::Next;
 use piton_core::hook::{HookRecord, NewHook};
@@ -196,8 +196,8 @@ impl Store for Access {
         self.write(|store| store.create(request))
     }
 
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.write(|store| store.send_event(event))
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent> {
+        self.write(|store| store.send_event(event, claimant))
     }
 
     fn steer(&self, name: WorkflowName, id: InstanceId, action: Action) -> Answer<InstanceRecord> {

@@ -461,7 +461,7 @@ impl Harness {
     }
 
     async fn deliver(&self, event: NewEvent) -> Result<()> {
-        match self.store.send_event(event).await {
+        match self.store.send_event(event, None).await {
             // It waited for something else as well, and is done.
             Err(StoreError::Refused(refusal)) if refusal.code == Code::InstanceTerminal => Ok(()),
             Ok(_) => Ok(()),

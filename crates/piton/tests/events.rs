@@ -526,7 +526,7 @@ async fn a_missing_instance_is_not_found(kind: StoreKind) -> Result<()> {
         idempotency_key: None,
         hooks: Vec::new(),
     };
-    let missing: Error = harness.store().send_event(event).await.unwrap_err().into();
+    let missing: Error = harness.store().send_event(event, None).await.unwrap_err().into();
     assert_eq!(missing.code(), Some("INSTANCE_NOT_FOUND"));
     Ok(())
 }

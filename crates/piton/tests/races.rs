@@ -14,6 +14,8 @@ use crate::support::{engine_on, eventually, flow, system_lines, until, until_sta
 on_every_store!(
     a_create_whose_caller_goes_away_is_seen_through,
     a_tick_whose_caller_goes_away_is_seen_through,
+    an_event_whose_sender_goes_away_is_seen_through,
+    a_run_goes_on_with_its_event_although_no_hint_arrives,
 );
 
 /// One step, and the end.
@@ -48,6 +50,53 @@ async fn a_tick_whose_caller_goes_away_is_seen_through(kind: StoreKind) -> Resul
         let instance = harness.create::<_, ()>("quick", ()).await?;
         poll_once_and_drop(harness.engine().tick(10)).await;
         until_status(&instance, InstanceStatus::Complete).await?;
+    }
+    Ok(())
+}
+
+fn waits() -> Registration {
+    flow("waits", &(), |(), _: Event<()>, step| {
+        Box::pin(async move { step.wait_for_event::<u32>("go", "go").await })
+    })
+}
+
+/// Instances that wait for an event, as another process sees them that hears nothing and has a runner.
+async fn waiting_elsewhere(
+    harness: &Harness,
+    count: usize,
+) -> Result<(Engine, Vec<InstanceHandle<u32>>)> {
+    for _ in 0..count {
+        harness.create::<_, u32>("waits", ()).await?;
+    }
+    harness.run_until_idle().await?;
+    let deaf = Access::deaf(harness.store());
+    let runner = engine_on(deaf, harness, [waits()], |builder| builder).await?;
+    let waits = runner.workflow::<(), u32>("waits")?;
+    let mut all = Vec::new();
+    for waiting in waits.list().await?.items {
+        assert_eq!(waiting.status, InstanceStatus::Waiting);
+        all.push(waits.get(waiting.id.as_str()).await?);
+    }
+    assert_eq!(all.len(), count);
+    Ok((runner, all))
+}
+
+async fn an_event_whose_sender_goes_away_is_seen_through(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [waits()]).await?;
+    let (_elsewhere, instances) = waiting_elsewhere(&harness, 20).await?;
+    for instance in instances {
+        poll_once_and_drop(instance.send_event("go", &7).into_future()).await;
+        until_status(&instance, InstanceStatus::Complete).await?;
+    }
+    Ok(())
+}
+
+async fn a_run_goes_on_with_its_event_although_no_hint_arrives(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [waits()]).await?;
+    let (_elsewhere, instances) = waiting_elsewhere(&harness, 2).await?;
+    for instance in instances {
+        instance.send_event("go", &7).await?;
+        assert_eq!(instance.result().await?, 7, "it was leased with the event");
     }
     Ok(())
 }

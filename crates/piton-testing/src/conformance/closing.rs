@@ -20,7 +20,7 @@ pub async fn a_closed_store_answers_nothing(stage: Stage) {
     let (store, page) = (Arc::clone(&stage.store), whole(key));
     store.close().await.expect("closed");
     assert_closed(store.create(create_request(&["b"], Existing::Skip)).await);
-    assert_closed(store.send_event(event("a", "approved")).await);
+    assert_closed(store.send_event(event("a", "approved"), None).await);
     assert_closed(store.steer(checkout(), id("a"), Action::Pause).await);
     assert_closed(store.claim(claim_request("runner", 1)).await);
     assert_closed(store.load_steps(key.instance, key.run).await);

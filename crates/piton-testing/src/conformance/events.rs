@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use piton::store::{Action, Boundary, NewEvent, RowState, WaitLook};
+use piton::store::{Action, Boundary, Claimant, ClaimedRun, NewEvent, RowState, WaitLook};
 use piton_core::boundary::{After, WAIT_TIMEOUT};
+use piton_core::claim::ClaimRules;
 use piton_core::record::StepRecord;
 use piton_core::{Code, InstanceStatus, StepStatus};
 
@@ -23,6 +24,15 @@ impl Stage {
         (committed.after, committed.settled)
     }
 
+    /// Sends an event for a runner that would advance the receiver.
+    async fn send_and_claim(&self, event: NewEvent) -> Option<ClaimedRun> {
+        let rules = ClaimRules { lease: LEASE, claims_without_progress_max: CLAIMS_MAX };
+        let claimant = Claimant { runner: "sender".into(), rules };
+        let sent = self.store.send_event(event, Some(claimant)).await.expect("stored");
+        assert!(sent.claimed.is_none() || sent.event.created_at == self.now());
+        sent.claimed
+    }
+
     async fn undelivered(&self, name: &str) -> usize {
         let events = self.events(name).await;
         events.iter().filter(|e| e.delivered_at.is_none()).count()
@@ -32,7 +42,7 @@ impl Stage {
 pub async fn an_event_reads_back_as_it_was_sent(stage: Stage) {
     stage.create("a").await;
     let sent = NewEvent { payload: json("{\"ok\": [true, null]}"), ..event("a", "approved") };
-    let stored = stage.store.send_event(sent.clone()).await.expect("stored");
+    let stored = stage.try_send(sent.clone()).await.expect("stored");
     assert!(stored.id.starts_with("evt_"), "{}", stored.id);
     assert_eq!((stored.run, stored.created_at), (0, stage.now()));
     assert_eq!(stored.event_type, sent.event_type);
@@ -101,6 +111,43 @@ pub async fn an_event_wakes_the_run_that_waits_for_it_at_once(stage: Stage) {
     stage.send("a", "approved").await;
     assert_eq!(stage.next_due_at().await, Some(stage.now()));
     assert_eq!(stage.look("a", &wait).await.0, After::Continue);
+}
+
+pub async fn a_run_that_an_event_wakes_is_the_claimants_at_once(stage: Stage) {
+    let wait = stage.hibernating("a", 60_000).await;
+    let run = stage.send_and_claim(event("a", "approved")).await.expect("claimed");
+    assert_eq!((run.id.as_str(), run.task.epoch, run.task.claims_without_progress), ("a", 2, 1));
+    assert_eq!(
+        (run.task.run_at, run.task.lease_until),
+        (stage.now(), Some(stage.now().plus(LEASE)))
+    );
+    assert_eq!(stage.status("a").await, InstanceStatus::Active);
+    assert!(stage.claim(ALL).await.is_empty(), "it is taken");
+    let key = run.run_key();
+    let found = stage.commit(Boundary { waits: vec![wait], ..boundary(key) }).await;
+    assert_eq!((found.after, found.settled.len()), (After::Continue, 1));
+    assert_eq!(stage.undelivered("a").await, 0);
+    stage.advance_ms(LEASE.as_millis());
+    assert_eq!(stage.claim_only("a").await.epoch, 3, "the lease has run out like any other");
+}
+
+pub async fn a_claimant_gets_nothing_but_what_the_event_wakes(stage: Stage) {
+    stage.leased("in-flight").await;
+    stage.sleeping("asleep", 60_000).await;
+    stage.hibernating("paused", 60_000).await;
+    stage.steer("paused", Action::Pause).await;
+    stage.hibernating("a", 60_000).await;
+    stage.create("new").await;
+    for name in ["new", "in-flight", "asleep", "paused"] {
+        assert!(stage.send_and_claim(event(name, "approved")).await.is_none(), "{name}");
+    }
+    assert!(stage.send_and_claim(event("a", "rejected")).await.is_none(), "of another type");
+    let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
+    stage.try_send(keyed.clone()).await.expect("stored");
+    assert!(stage.send_and_claim(keyed).await.is_none(), "a repeat");
+    let again = stage.send_and_claim(event("a", "approved")).await;
+    assert!(again.is_none(), "it was woken before, and is left to the claim");
+    assert_eq!(stage.claim_ids(ALL).await, ["a", "new"]);
 }
 
 pub async fn an_event_of_another_type_wakes_nobody(stage: Stage) {
@@ -269,7 +316,7 @@ pub async fn a_settled_wait_never_changes(stage: Stage) {
 
 pub async fn a_missing_instance_takes_no_events(stage: Stage) {
     stage.create_in("refund", &["a"]).await;
-    let sent = stage.store.send_event(event("a", "approved")).await;
+    let sent = stage.try_send(event("a", "approved")).await;
     assert_eq!(refusal(sent), Code::InstanceNotFound);
 }
 
@@ -278,7 +325,7 @@ pub async fn an_ended_instance_takes_no_events_and_stores_nothing(stage: Stage) 
         let name = status.as_str();
         stage.with_status(name, status).await;
         let before = stage.sight(name).await;
-        let sent = stage.store.send_event(event(name, "approved")).await;
+        let sent = stage.try_send(event(name, "approved")).await;
         assert_eq!(refusal(sent), Code::InstanceTerminal);
         assert_eq!(stage.sight(name).await, before);
     }
@@ -307,12 +354,12 @@ pub async fn a_wait_of_the_old_run_does_not_wake_the_new_one(stage: Stage) {
 pub async fn a_repeated_event_is_stored_once_and_answered_like_the_first(stage: Stage) {
     let wait = stage.hibernating("a", 60_000).await;
     let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
-    let first = stage.store.send_event(keyed.clone()).await.expect("stored");
+    let first = stage.try_send(keyed.clone()).await.expect("stored");
     stage.advance_ms(10);
-    let again = stage.store.send_event(keyed.clone()).await.expect("known");
+    let again = stage.try_send(keyed.clone()).await.expect("known");
     assert_eq!(again, first);
     assert_eq!(stage.look("a", &wait).await.0, After::Continue);
-    let after_delivery = stage.store.send_event(keyed).await.expect("known");
+    let after_delivery = stage.try_send(keyed).await.expect("known");
     assert_eq!((after_delivery.id, after_delivery.seq), (first.id, first.seq));
     assert_eq!(stage.events("a").await.len(), 1);
 }
@@ -320,12 +367,12 @@ pub async fn a_repeated_event_is_stored_once_and_answered_like_the_first(stage: 
 pub async fn a_repeat_is_known_whatever_became_of_the_instance(stage: Stage) {
     stage.create("a").await;
     let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
-    let first = stage.store.send_event(keyed.clone()).await.expect("stored");
+    let first = stage.try_send(keyed.clone()).await.expect("stored");
     stage.steer("a", Action::Terminate).await;
-    let repeat = stage.store.send_event(keyed.clone()).await;
+    let repeat = stage.try_send(keyed.clone()).await;
     assert_eq!(repeat.expect("known").id, first.id);
     stage.steer("a", Action::Restart).await;
-    let repeat = stage.store.send_event(keyed.clone()).await.expect("known");
+    let repeat = stage.try_send(keyed.clone()).await.expect("known");
     assert_eq!((repeat.id, repeat.run), (first.id, 0));
     assert!(stage.events("a").await.is_empty(), "run 1 got nothing");
 }
@@ -334,7 +381,7 @@ pub async fn idempotency_keys_are_the_instances_own(stage: Stage) {
     stage.create_in("checkout", &["a", "b"]).await;
     for (name, key) in [("a", "k1"), ("a", "k2"), ("b", "k1")] {
         let keyed = NewEvent { idempotency_key: Some(key.into()), ..event(name, "approved") };
-        stage.store.send_event(keyed).await.expect("stored");
+        stage.try_send(keyed).await.expect("stored");
     }
     stage.send("a", "approved").await;
     stage.send("a", "approved").await;
@@ -347,7 +394,7 @@ pub async fn eight_simultaneous_repeats_store_one_event(stage: Stage) {
     let ids = at_once((0..8).map(|_| {
         let store = Arc::clone(&stage.store);
         let keyed = NewEvent { idempotency_key: Some("k1".into()), ..event("a", "approved") };
-        async move { store.send_event(keyed).await.expect("answered").id }
+        async move { store.send_event(keyed, None).await.expect("answered").event.id }
     }))
     .await;
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
@@ -358,7 +405,7 @@ pub async fn events_sent_at_once_are_all_kept_in_one_order(stage: Stage) {
     stage.create("a").await;
     at_once((0..32).map(|_| {
         let store = Arc::clone(&stage.store);
-        async move { store.send_event(event("a", "approved")).await.expect("stored") }
+        async move { store.send_event(event("a", "approved"), None).await.expect("stored") }
     }))
     .await;
     let events = stage.events("a").await;
@@ -379,7 +426,7 @@ pub async fn an_event_that_races_a_suspension_is_never_lost(stage: Stage) {
         let sent = event(&name, "approved");
         let (committed, sent) = tokio::join!(
             at_once([async move { committing.commit(suspension).await.expect("committed").after }]),
-            at_once([async move { sending.send_event(sent).await.expect("stored") }]),
+            at_once([async move { sending.send_event(sent, None).await.expect("stored") }]),
         );
         assert_eq!(sent.len(), 1);
         // Either the commit saw the event, or the event saw the wait.

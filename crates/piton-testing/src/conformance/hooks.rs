@@ -144,10 +144,10 @@ pub async fn hooks_come_with_the_create_and_the_event_they_were_given_to(stage: 
         hooks: vec![hook(number)],
         ..event("a", "approved")
     };
-    stage.store.send_event(keyed(3)).await.expect("sent");
-    stage.store.send_event(keyed(4)).await.expect("repeated");
+    stage.try_send(keyed(3)).await.expect("sent");
+    stage.try_send(keyed(4)).await.expect("repeated");
     let missing = piton::store::NewEvent { hooks: vec![hook(5)], ..event("b", "approved") };
-    assert_eq!(refusal(stage.store.send_event(missing).await), Code::InstanceNotFound);
+    assert_eq!(refusal(stage.try_send(missing).await), Code::InstanceNotFound);
     let mut there = Vec::new();
     for number in 1..=5 {
         there.push(stage.has_hook(number).await);

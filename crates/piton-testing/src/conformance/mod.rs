@@ -174,6 +174,8 @@ macro_rules! store_conformance {
                 an_event_for_a_wait_that_was_registered_earlier_in_the_pass_is_found,
                 an_event_sent_while_paused_is_kept_for_after_the_resume,
                 an_event_wakes_the_run_that_waits_for_it_at_once,
+                a_run_that_an_event_wakes_is_the_claimants_at_once,
+                a_claimant_gets_nothing_but_what_the_event_wakes,
                 an_event_of_another_type_wakes_nobody,
                 an_event_for_a_wait_that_is_settled_wakes_nobody,
                 an_event_is_taken_by_one_wait_which_is_recorded_with_it,

@@ -116,14 +116,20 @@ impl Stage {
     }
 
     pub(crate) async fn send(&self, receiver: &str, event_type: &str) -> EventRecord {
-        let sent = self.store.send_event(event(receiver, event_type)).await;
-        sent.expect("stored")
+        self.try_send(event(receiver, event_type)).await.expect("stored")
+    }
+
+    /// Sends an event; whom it wakes is left to the next claim.
+    pub(crate) async fn try_send(&self, event: NewEvent) -> Result<EventRecord, StoreError> {
+        let sent = self.store.send_event(event, None).await?;
+        assert!(sent.claimed.is_none(), "nobody asked for it");
+        Ok(sent.event)
     }
 
     /// Sends an event whose payload is `payload`.
     pub(crate) async fn send_payload(&self, receiver: &str, event_type: &str, payload: &str) {
         let event = NewEvent { payload: json(payload), ..event(receiver, event_type) };
-        self.store.send_event(event).await.expect("stored");
+        self.try_send(event).await.expect("stored");
     }
 
     pub(crate) async fn try_steer(

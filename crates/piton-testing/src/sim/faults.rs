@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use piton::runtime::Runtime;
 use piton::store::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    EngineHooks, Hint, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
-    LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed, Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
+    Created, EngineHooks, Hint, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery,
+    InstanceView, LogFilter, MemoryStore, NewEvent, Observer, PageQuery, Renewed, Secret, Sent,
+    Store, StoreError,
 };
 use piton_core::boundary::After;
 use piton_core::hook::{HookKey, HookRecord, NewHook};
@@ -181,9 +182,19 @@ impl Store for FaultyStore {
         )
     }
 
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent> {
         let call = Call::Event { id: event.id.to_string(), event: event.event_type.to_string() };
-        self.write(call, move |store| store.send_event(event), |_, _| Changed::Maybe)
+        let process = self.process;
+        self.write(
+            call,
+            move |store| store.send_event(event, claimant),
+            move |checker, answer| {
+                if let Ok(Sent { claimed: Some(run), .. }) = answer {
+                    checker.claimed(process, run.key, run.task.epoch);
+                }
+                Changed::Maybe
+            },
+        )
     }
 
     fn steer(

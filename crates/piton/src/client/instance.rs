@@ -12,13 +12,14 @@ use piton_core::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::seen_through::SeenThrough;
 use super::{Export, HistoryQuery};
 use crate::engine::{Shared, Tick};
 use crate::hooks::Hook;
-use crate::pass::RunningStep;
+use crate::pass::{Asked, RunningStep};
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
-use crate::store::{Action, InstanceView, NewEvent};
+use crate::store::{Action, InstanceView, NewEvent, Sent};
 use crate::{Error, Result, codec};
 
 /// A handle to one instance, typed with the output of its workflow.
@@ -489,7 +490,12 @@ impl<O> InstanceHandle<O> {
                 hooks: Vec::new(),
             })
         })();
-        SendEvent { shared: Arc::clone(&self.shared), event }
+        SendEvent {
+            shared: Arc::clone(&self.shared),
+            runner: Arc::clone(&self.runner),
+            instance: self.key,
+            event,
+        }
     }
 
     async fn view(&self) -> Result<InstanceView> {
@@ -598,6 +604,8 @@ impl<O> fmt::Debug for InstanceHandle<O> {
 #[must_use = "an event is sent when this is awaited"]
 pub struct SendEvent {
     shared: Arc<Shared>,
+    runner: Arc<Runner>,
+    instance: InstanceKey,
     event: Result<NewEvent>,
 }
 
@@ -641,18 +649,32 @@ impl SendEvent {
     }
 }
 
+impl SendEvent {
+    /// Stores the event; the run that it wakes goes on here, if there is room for it.
+    async fn send(self) -> Result<()> {
+        let event = self.event?;
+        let (slot, claimant) = self.runner.try_claim(&event.workflow, self.instance).unzip();
+        let asked = Asked::now(&*self.shared.runtime);
+        match self.shared.store.send_event(event, claimant).await {
+            Ok(Sent { event, claimed }) => {
+                if let (Some(slot), Some(run)) = (slot, claimed) {
+                    self.runner.start_leased(run, event.created_at, asked, slot);
+                }
+            }
+            Err(_) if planted(Bug::EarlyAck) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
 impl IntoFuture for SendEvent {
     type Output = Result<()>;
     type IntoFuture = BoxFuture<Result<()>>;
 
     fn into_future(self) -> BoxFuture<Result<()>> {
-        Box::pin(async move {
-            let stored = self.shared.store.send_event(self.event?).await;
-            if !planted(Bug::EarlyAck) {
-                stored?;
-            }
-            Ok(())
-        })
+        let runtime = Arc::clone(&self.shared.runtime);
+        Box::pin(async move { SeenThrough::new(runtime, Box::pin(self.send())).await })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The part of an engine that claims tasks and advances runs.
 //!
 //! ```text
-//!   create (leased) ──┐
+//!   create, event ────┐  (leased with it)
 //!   claim loop ───────┼──> one task per run: load -> Driver::drive -> departure (park, release, resolve waiters)
 //!   tick ─────────────┘            ^
 //!   hints, lease loop ── Bell ─────┘
@@ -32,7 +32,9 @@ use crate::pass::{
 };
 use crate::runtime::TaskOwner;
 use crate::step::Step;
-use crate::store::{Answer, ClaimAnswer, ClaimRequest, ClaimedRun, Hint, Lease, Observer, Store};
+use crate::store::{
+    Answer, ClaimAnswer, ClaimRequest, Claimant, ClaimedRun, Hint, Lease, Observer, Store,
+};
 use crate::workflow::Start;
 use crate::{Error, Result};
 
@@ -218,14 +220,34 @@ impl Runner {
 
     /// A slot and a lease for an instance that is about to be created, if it can run here at once.
     pub(crate) fn try_lease(self: &Arc<Self>) -> Option<(Slot, Lease)> {
+        let slot = self.try_slot()?;
+        let runner = Arc::clone(&self.shared.runner_name);
+        Some((slot, Lease { runner, span: self.config.rules.lease }))
+    }
+
+    /// A slot for the run that an event is about to wake, if it can go on here at once.
+    pub(crate) fn try_claim(
+        self: &Arc<Self>,
+        workflow: &WorkflowName,
+        instance: InstanceKey,
+    ) -> Option<(Slot, Claimant)> {
+        // A run in flight hears of the event where it is.
+        if self.live.contains(instance) || self.shared.registry.program(workflow).is_none() {
+            return None;
+        }
+        let slot = self.try_slot()?;
+        let runner = Arc::clone(&self.shared.runner_name);
+        Some((slot, Claimant { runner, rules: self.config.rules }))
+    }
+
+    /// Room for a run that comes without a claim, unless others have waited for it.
+    fn try_slot(self: &Arc<Self>) -> Option<Slot> {
         let now_us = self.shared.runtime.monotonic_us();
         let busy = self.backlog.is_lasting(now_us) || self.stopping.load(Ordering::Acquire);
         if !self.config.run_in_background || busy {
             return None;
         }
-        let slot = self.take_slots(1).pop()?;
-        let runner = Arc::clone(&self.shared.runner_name);
-        Some((slot, Lease { runner, span: self.config.rules.lease }))
+        self.take_slots(1).pop()
     }
 
     fn take_slots(self: &Arc<Self>, wanted: usize) -> Vec<Slot> {
@@ -324,8 +346,8 @@ impl Runner {
         }
     }
 
-    /// Starts a run that was created already leased.
-    pub(crate) fn start_created(
+    /// Starts a run that was created or woken already leased.
+    pub(crate) fn start_leased(
         self: &Arc<Self>,
         run: ClaimedRun,
         now: Timestamp,

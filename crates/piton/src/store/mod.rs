@@ -103,7 +103,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// With an idempotency key seen before on the instance nothing is stored and the first event is
     /// returned, whatever the instance's status is now.
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord>;
+    ///
+    /// A run that is woken is leased to the claimant in the same commit, which saves a claim; one that is not simply
+    /// due then is left to the next claim.
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent>;
 
     /// Pauses, resumes, terminates or restarts an instance, with the system log line that tells of it.
     ///
@@ -322,6 +325,24 @@ pub struct NewEvent {
     pub idempotency_key: Option<Arc<str>>,
     /// Stored with the event; a repeat stores none.
     pub hooks: Vec<NewHook>,
+}
+
+/// A runner that has room for the run that an event wakes.
+#[derive(Clone, Debug)]
+pub struct Claimant {
+    /// Who it is, for people.
+    pub runner: Arc<str>,
+    /// Lease and quarantine.
+    pub rules: ClaimRules,
+}
+
+/// What became of an event.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The event as it is stored.
+    pub event: EventRecord,
+    /// The run that it woke, if it is the claimant's now: leased at the moment at which the event arrived.
+    pub claimed: Option<ClaimedRun>,
 }
 
 /// What [`Store::steer`] can do to an instance.

@@ -6,7 +6,8 @@
 
 use piton::runtime::Runtime;
 use piton::store::{
-    Action, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Existing, Lease, StoreError,
+    Action, ClaimAnswer, ClaimRequest, Claimant, ClaimedRun, Committed, CreateRequest, Existing,
+    Lease, Sent, StoreError,
 };
 use piton_core::boundary::After;
 use piton_core::claim::ClaimRules;
@@ -153,8 +154,15 @@ impl Pair {
     async fn send_event(&mut self, mut die: Die) -> Result<(), Difference> {
         let mut event = die.event();
         (event.workflow, event.id) = self.pick_instance(&mut die);
-        let ask = async |stage: &Stage| stage.store.send_event(event.clone()).await;
-        self.same(format!("{event:?}"), ask).await
+        let claimant = Claimant { runner: "sender".into(), rules: rules(u32::MAX) };
+        let claimant = die.pick(&[None, Some(())]).map(|()| claimant);
+        let ask =
+            async |stage: &Stage| stage.store.send_event(event.clone(), claimant.clone()).await;
+        let sent = self.both(format!("{event:?} {claimant:?}"), ask).await?;
+        if let Ok(Sent { claimed: Some(run), .. }) = sent {
+            self.remember_run(run);
+        }
+        Ok(())
     }
 
     async fn steer(&mut self, mut die: Die) -> Result<(), Difference> {
@@ -231,13 +239,12 @@ impl Pair {
 
     fn remember_claimed(&mut self, answer: Result<ClaimAnswer, StoreError>) {
         for claimed in answer.expect("a claim is never refused").claimed {
-            self.remember(KnownRun {
-                run: claimed.task.run,
-                epoch: claimed.task.epoch,
-                workflow: claimed.workflow,
-                id: claimed.id,
-            });
+            self.remember_run(claimed);
         }
+    }
+
+    fn remember_run(&mut self, ClaimedRun { task, workflow, id, .. }: ClaimedRun) {
+        self.remember(KnownRun { run: task.run, epoch: task.epoch, workflow, id });
     }
 
     /// Mostly one that someone advances.

@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use piton::store::{
-    ClaimAnswer, ClaimedRun, Committed, Created, InstanceView, Renewed, StoreError,
+    ClaimAnswer, ClaimedRun, Committed, Created, InstanceView, Renewed, Sent, StoreError,
 };
 use piton_core::record::{
     EventRecord, InstanceKey, InstanceRecord, LogLine, LogRecord, RunKey, StepRecord,
@@ -157,6 +157,13 @@ impl Normal for Committed {
 impl Normal for ClaimedRun {
     fn normal(&self) -> String {
         debug(&ClaimedRun { key: NO_KEY, ..self.clone() })
+    }
+}
+
+impl Normal for Sent {
+    fn normal(&self) -> String {
+        let claimed = self.claimed.as_ref().map(Normal::normal);
+        format!("{}, claimed {claimed:?}", self.event.normal())
     }
 }
 

@@ -7,12 +7,14 @@ use piton_core::hook::{EngineHook, EngineNews, EnqueueReason};
 use piton_core::lifecycle::{self, Change};
 use piton_core::record::{EventRecord, InstanceKey, InstanceRecord};
 use piton_core::story::SystemLine;
-use piton_core::{InstanceId, InstanceStatus, Refusal, WorkflowName, story};
+use piton_core::{InstanceId, InstanceStatus, Refusal, WorkflowName, claim, story};
 
 use super::reading;
 use super::state::next_number;
 use super::transaction::Transaction;
-use crate::store::{Action, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance};
+use crate::store::{
+    Action, Claimant, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance, Sent,
+};
 
 /// What becomes of an event that may be sent.
 pub(super) enum Arrival {
@@ -82,11 +84,15 @@ impl Transaction<'_> {
         Created { instance: reading::record(self.instance(key)), epoch: task.epoch }
     }
 
-    pub(super) fn send_event(&mut self, event: NewEvent) -> Result<EventRecord, Refusal> {
+    pub(super) fn send_event(
+        &mut self,
+        event: NewEvent,
+        claimant: Option<&Claimant>,
+    ) -> Result<Sent, Refusal> {
         let key = self.find(&event.workflow, &event.id)?;
         Ok(match self.check_event(key, &event)? {
-            Arrival::Repeat(first) => first,
-            Arrival::New(change) => self.store_event(key, event, change),
+            Arrival::Repeat(first) => Sent { event: first, claimed: None },
+            Arrival::New(change) => self.store_event(key, event, change, claimant),
         })
     }
 
@@ -116,7 +122,8 @@ impl Transaction<'_> {
         key: InstanceKey,
         event: NewEvent,
         change: TaskChange,
-    ) -> EventRecord {
+        claimant: Option<&Claimant>,
+    ) -> Sent {
         let task_before = self.state.task(key).copied();
         let (id, now) = (self.ids.next("evt"), self.now);
         let instance = self.instance_mut(key);
@@ -139,10 +146,16 @@ impl Transaction<'_> {
             known.insert(idempotency_key, first);
         }
         self.news(key, EngineNews::of_task(&change, EnqueueReason::Event));
-        self.apply(key, change, None);
+        let claimed = claimant.zip(task_before).and_then(|(claimant, before)| {
+            let leased = claim::claim_woken(&change, &claimant.rules, now)?;
+            Some(self.lease(key, &before, leased, &claimant.runner))
+        });
+        if claimed.is_none() {
+            self.apply(key, change, None);
+        }
         self.touched(key, task_before.as_ref());
         self.trigger_all(event.hooks);
-        stored
+        Sent { event: stored, claimed }
     }
 
     pub(super) fn steer(

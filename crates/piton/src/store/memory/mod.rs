@@ -27,9 +27,9 @@ use piton_core::{HookNamespace, InstanceId, Span, Timestamp, WorkflowName};
 use self::state::{Run, State};
 use self::transaction::Transaction;
 use super::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
-    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
+    Created, EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Sent, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime};
 
@@ -138,8 +138,8 @@ impl Store for MemoryStore {
         self.transact(|tx| Ok(tx.create(request)?))
     }
 
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.transact(|tx| Ok(tx.send_event(event)?))
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent> {
+        self.transact(|tx| Ok(tx.send_event(event, claimant.as_ref())?))
     }
 
     fn steer(

@@ -105,7 +105,14 @@ impl Transaction<'_> {
         }
     }
 
-    fn lease(&mut self, key: InstanceKey, before: &Task, task: Task, runner: &str) -> ClaimedRun {
+    /// Leases a task, makes its instance active and tells the log.
+    pub(super) fn lease(
+        &mut self,
+        key: InstanceKey,
+        before: &Task,
+        task: Task,
+        runner: &str,
+    ) -> ClaimedRun {
         let line = match before.state {
             TaskState::Leased => story::taken_over(runner, task.epoch),
             TaskState::Pending | TaskState::Held | TaskState::Suspect => {
@@ -221,9 +228,9 @@ impl Transaction<'_> {
             }
             Mutation::SendEvent(event) => {
                 if planted(Bug::MutationTwice) {
-                    self.send_event(event.clone()).expect("it was checked");
+                    self.send_event(event.clone(), None).expect("it was checked");
                 }
-                self.send_event(event).expect("it was checked");
+                self.send_event(event, None).expect("it was checked");
             }
             Mutation::TriggerHook(hook) => self.trigger(hook),
             Mutation::Execute { .. } => unreachable!("it was checked"),

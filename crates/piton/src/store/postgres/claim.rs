@@ -5,7 +5,9 @@
 //! that an idle process ever does; only then are tasks locked, and those that another process has in hand are passed over.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use piton_core::boundary::TaskChange;
 use piton_core::claim::{self, Claim, Due};
 use piton_core::hook::EngineNews;
 use piton_core::record::{InstanceKey, Task};
@@ -21,7 +23,7 @@ use super::statements::{Db, params};
 use super::task::{self, Class, Row};
 use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Outcome, damaged_row};
-use crate::store::{ClaimAnswer, ClaimRequest, ClaimedRun, Hint};
+use crate::store::{ClaimAnswer, ClaimRequest, Claimant, ClaimedRun, Hint};
 
 /// Tasks that one claim may take: it bounds how long their rows are locked.
 const CLAIM_MAX: usize = 1024;
@@ -79,18 +81,18 @@ const CLAIM_LOOK: &str = concat!(
 /// Leases the tasks, makes their instances active, tells the log, and returns what a runner needs.
 const CLAIM_LEASE: &str = concat!(
     "WITH leased AS MATERIALIZED (
-        SELECT * FROM unnest($1, $2, $3, $4)
-            AS a(instance_key, lease_until, epoch, claims_without_progress)),
+        SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+            AS a(instance_key, kind, run_at, lease_until, epoch, claims_without_progress)),
     tasks AS (
-        UPDATE piton_task AS t SET state = 'leased', lease_until = a.lease_until, lease_owner = $5, epoch = a.epoch,
-            claims_without_progress = a.claims_without_progress
+        UPDATE piton_task AS t SET state = 'leased', kind = a.kind, run_at = a.run_at, lease_until = a.lease_until,
+            lease_owner = $7, epoch = a.epoch, claims_without_progress = a.claims_without_progress
         FROM leased AS a WHERE t.instance_key = a.instance_key),
     woken AS (
-        UPDATE piton_instance AS i SET status = 'active', started_at = coalesce(i.started_at, $6), updated_at = $6
+        UPDATE piton_instance AS i SET status = 'active', started_at = coalesce(i.started_at, $8), updated_at = $8
         FROM leased AS a WHERE i.key = a.instance_key AND (i.status <> 'active' OR i.started_at IS NULL)),
     lines AS (
         INSERT INTO piton_log (", log::columns!(), ") SELECT ", log::columns!(), " FROM ",
-        log::rows!("$7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17"), ")
+        log::rows!("$9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19"), ")
     SELECT i.key, i.instance_id, i.created_at, i.params
     FROM piton_instance AS i JOIN leased AS a ON i.key = a.instance_key"
 );
@@ -352,7 +354,7 @@ async fn claim_all(
             None => unfit += 1,
         }
     }
-    let runs = lease_all(tx, &leased, request).await?;
+    let runs = lease_all(tx, &leased, &request.runner).await?;
     tx.flush().await?;
     Ok((Taken { claimed: runs.len(), unfit }, runs))
 }
@@ -412,15 +414,31 @@ fn claim_one(
     None
 }
 
+/// Leases a run that was just woken to the claimant, if there is one: the claim shares the transaction of the wake.
+pub(super) async fn claim_woken(
+    tx: &mut Transaction<'_>,
+    key: InstanceKey,
+    woken: &TaskChange,
+    claimant: Option<&Claimant>,
+) -> Outcome<Option<ClaimedRun>> {
+    let (TaskChange::Put(before), Some(Claimant { runner, rules })) = (woken, claimant) else {
+        return Ok(None);
+    };
+    let Some(task) = claim::claim_woken(woken, rules, tx.now) else { return Ok(None) };
+    let runs = lease_all(tx, &[(key, *before, task)], runner).await?;
+    tx.is_leased(key, task);
+    Ok(runs.into_iter().next())
+}
+
+/// Leases tasks, each with what it was before.
 async fn lease_all(
     tx: &mut Transaction<'_>,
     leased: &[(InstanceKey, Task, Task)],
-    request: &ClaimRequest,
+    runner: &Arc<str>,
 ) -> Outcome<Vec<ClaimedRun>> {
     if leased.is_empty() {
         return Ok(Vec::new());
     }
-    let runner = &request.runner;
     let lines: Vec<log::Line> = leased
         .iter()
         .map(|(key, before, task)| {
@@ -437,6 +455,8 @@ async fn lease_all(
     let until = |task: &Task| task.lease_until.map(Timestamp::as_millis);
     let mut params = params![
         leased.iter().map(|(key, _, _)| key.0).collect::<Vec<i64>>(),
+        leased.iter().map(|(_, _, task)| task.kind.as_str()).collect::<Vec<&str>>(),
+        leased.iter().map(|(_, _, task)| task.run_at.as_millis()).collect::<Vec<i64>>(),
         leased.iter().map(|(_, _, task)| until(task)).collect::<Vec<Option<i64>>>(),
         leased.iter().map(|(_, _, task)| bigint(task.epoch)).collect::<Vec<i64>>(),
         leased.iter().map(|(_, _, task)| int(task.claims_without_progress)).collect::<Vec<i32>>(),

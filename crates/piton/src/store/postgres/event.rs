@@ -7,10 +7,10 @@ use sqlx::postgres::PgRow;
 
 use super::cells::{Cells, bigint, int};
 use super::statements::{Db, params};
-use super::text;
 use super::transaction::Transaction;
 use super::trouble::{Failure, Outcome};
-use crate::store::{NewEvent, PageQuery};
+use super::{claim, text};
+use crate::store::{Claimant, NewEvent, PageQuery, Sent};
 
 const TABLE: &str = "piton_event";
 
@@ -176,18 +176,19 @@ async fn receiver(
 }
 
 /// Stores an event and wakes the run that hibernates for it, under the lock of the run (rule R5). The receiver must
-/// be locked by now, if it has a task.
+/// be locked by now, if it has a task. The claimant gets a run that was woken at once, if there is one.
 pub(super) async fn send(
     tx: &mut Transaction<'_>,
     key: Option<InstanceKey>,
     new: &NewEvent,
-) -> Outcome<EventRecord> {
+    claimant: Option<&Claimant>,
+) -> Outcome<Sent> {
     let unknown = || Refusal::no_instance(&new.workflow, &new.id);
     let key = key.ok_or_else(unknown)?;
     if let Some(idempotency_key) = &new.idempotency_key {
         let params = params![key.0, text::stored(idempotency_key)];
         if let Some(first) = tx.db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode).await? {
-            return Ok(first);
+            return Ok(Sent { event: first, claimed: None });
         }
     }
     let receiver = receiver(&mut tx.db, key, &new.event_type).await?.ok_or_else(unknown)?;
@@ -207,11 +208,15 @@ pub(super) async fn send(
     let seq = insert(&mut tx.db, key, &event, new).await?;
     tx.hooks.extend(new.hooks.iter().cloned());
     tx.news(key, EngineNews::of_task(&change, EnqueueReason::Event));
+    let mut claimed = None;
     if let Some(before) = task {
-        tx.hint_task(key, &before, &change);
-        tx.change_task(key, &change);
+        claimed = claim::claim_woken(tx, key, &change, claimant).await?;
+        if claimed.is_none() {
+            tx.hint_task(key, &before, &change);
+            tx.change_task(key, &change);
+        }
     }
-    Ok(EventRecord { seq, ..event })
+    Ok(Sent { event: EventRecord { seq, ..event }, claimed })
 }
 
 async fn insert(

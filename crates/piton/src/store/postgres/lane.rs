@@ -99,7 +99,7 @@ impl Lane {
                 one && alone
                     && new.all(|new| names.insert((create.workflow.clone(), new.id.clone())))
             }
-            Ask::SendEvent(_)
+            Ask::SendEvent(..)
             | Ask::Steer(_)
             | Ask::Renew(..)
             | Ask::Release(_)

@@ -83,9 +83,9 @@ use self::statements::{Db, Statements};
 use self::steer::Steering;
 use self::trouble::{Failure, Outcome, Trouble};
 use super::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
-    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
+    Created, EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Sent, Store, StoreError,
 };
 use crate::runtime::{Ids, Runtime, TaskOwner};
 
@@ -262,8 +262,8 @@ impl Store for PostgresStore {
         self.write(Ask::Create(request), Reply::created)
     }
 
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.write(Ask::SendEvent(event), Reply::sent)
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent> {
+        self.write(Ask::SendEvent(event, claimant), Reply::sent)
     }
 
     fn steer(

@@ -224,7 +224,7 @@ async fn send(tx: &mut Transaction<'_>, new: &NewEvent) -> Outcome<()> {
         // Locked in order already, unless this very transaction created it.
         tx.lock_also(key).await?;
     }
-    event::send(tx, key, new).await?;
+    event::send(tx, key, new, None).await?;
     Ok(tx.flush().await?)
 }
 

@@ -1,16 +1,14 @@
 //! What travels to the committer and back.
 
-use piton_core::record::{
-    EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber, StepRecord,
-};
+use piton_core::record::{InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber, StepRecord};
 use piton_core::{Json, Span, StepStatus, StepType};
 use tokio::sync::oneshot;
 
 use super::lease::Lent;
 use super::steer::Steering;
 use crate::store::{
-    Boundary, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, RowState, StepWrite,
-    StoreError, WaitLook,
+    Boundary, Claimant, Committed, CreateRequest, Created, Mutation, NewEvent, Renewed, RowState,
+    Sent, StepWrite, StoreError, WaitLook,
 };
 use piton_core::boundary::Next;
 
@@ -49,7 +47,7 @@ impl PlainBoundary {
 pub(super) enum Ask {
     Create(CreateRequest),
     Commit(PlainBoundary),
-    SendEvent(NewEvent),
+    SendEvent(NewEvent, Option<Claimant>),
     Steer(Steering),
     Renew(Vec<RunKey>, Span),
     Release(Vec<RunKey>),
@@ -62,7 +60,7 @@ pub(super) enum Ask {
 pub(super) enum Reply {
     Created(Vec<Created>),
     Committed(Committed),
-    Sent(EventRecord),
+    Sent(Sent),
     Steered(InstanceRecord),
     Renewed(Vec<Renewed>),
     Done,
@@ -81,7 +79,7 @@ macro_rules! reply {
 reply!(
     created: Created => Vec<Created>,
     committed: Committed => Committed,
-    sent: Sent => EventRecord,
+    sent: Sent => Sent,
     steered: Steered => InstanceRecord,
     renewed: Renewed => Vec<Renewed>,
 );
@@ -122,7 +120,7 @@ impl Request {
             Ask::Create(request) => {
                 request.instances.iter().map(|new| new.params.len_bytes()).sum()
             }
-            Ask::SendEvent(event) => event.payload.len_bytes(),
+            Ask::SendEvent(event, _) => event.payload.len_bytes(),
             Ask::Commit(boundary) => boundary_bytes(boundary),
             Ask::AppendLogs(_, _, lines) => lines_bytes(lines),
             Ask::Steer(_) | Ask::Renew(..) | Ask::Release(_) | Ask::TakeBack(_) => 0,

@@ -30,7 +30,7 @@ impl Item {
 
     pub(super) fn name(&self) -> Option<(&WorkflowName, &InstanceId)> {
         match &self.request.ask {
-            Ask::SendEvent(event) => Some((&event.workflow, &event.id)),
+            Ask::SendEvent(event, _) => Some((&event.workflow, &event.id)),
             Ask::Steer(to) => Some((&to.workflow, &to.id)),
             Ask::Create(_)
             | Ask::Commit(_)
@@ -46,7 +46,7 @@ impl Item {
         match &self.request.ask {
             Ask::Create(_) => Vec::new(),
             Ask::Commit(boundary) => vec![boundary.key.instance],
-            Ask::SendEvent(_) | Ask::Steer(_) => self.named.into_iter().collect(),
+            Ask::SendEvent(..) | Ask::Steer(_) => self.named.into_iter().collect(),
             Ask::Renew(keys, _) | Ask::Release(keys) => {
                 keys.iter().map(|key| key.instance).collect()
             }
@@ -96,6 +96,13 @@ pub(super) async fn run(
     committed.map_err(|error| Broken { failure: error.into(), committing: true })?;
     for (key, left) in &written.left {
         shared.leases.refresh(*key, left.as_ref().map(|(workflow, task)| (workflow, task)));
+    }
+    let claimed = written.answers.iter().filter_map(|answer| match answer {
+        Ok(Reply::Sent(sent)) => sent.claimed.as_ref(),
+        Ok(_) | Err(_) => None,
+    });
+    for run in claimed {
+        shared.leases.note(run.key, &run.workflow, &run.task);
     }
     shared.tell(written.hints);
     Ok(written.answers)
@@ -150,7 +157,9 @@ async fn run_all(tx: &mut Transaction<'_>, items: &[Item]) -> Result<Answers, Fa
                 commit::commit(tx, boundary, false, &mut own).map(Reply::Committed)
             }
             Ask::Create(request) => create::create(tx, request).await.map(Reply::Created),
-            Ask::SendEvent(new) => event::send(tx, item.named, new).await.map(Reply::Sent),
+            Ask::SendEvent(new, claimant) => {
+                event::send(tx, item.named, new, claimant.as_ref()).await.map(Reply::Sent)
+            }
             Ask::Steer(to) => steer::steer(tx, item.named, to).await.map(Reply::Steered),
             Ask::Renew(keys, span) => Ok(Reply::Renewed(lease::renew(tx, keys, *span))),
             Ask::Release(keys) => {

@@ -175,6 +175,13 @@ impl<'t> Transaction<'t> {
         }
     }
 
+    /// The row of a locked task was made this already.
+    pub(super) fn is_leased(&mut self, key: InstanceKey, task: Task) {
+        if let Some(row) = self.tasks.get_mut(&key) {
+            row.task = task;
+        }
+    }
+
     pub(super) fn change_instance(&mut self, key: InstanceKey, change: InstanceChange) {
         self.instances.push((key, change));
     }

@@ -159,21 +159,21 @@ fn take(
         }
         Claim::SetAside(change) => task::apply(batch, key, &before, &change)?,
         Claim::Lease(task) => {
-            return lease(batch, candidate, workflow, &before, task, runner).map(Some);
+            return lease(batch, key, workflow, &before, task, runner).map(Some);
         }
     }
     Ok(None)
 }
 
-fn lease(
+/// Leases a task, makes its instance active and tells the log.
+pub(super) fn lease(
     batch: &mut Batch<'_, '_>,
-    candidate: Candidate,
+    key: InstanceKey,
     workflow: &WorkflowName,
     before: &Task,
     task: Task,
     runner: &Arc<str>,
 ) -> Outcome<ClaimedRun> {
-    let key = candidate.key;
     let to_run = instance::wake(batch.db, key, batch.now)?;
     task::lease(batch, key, &task, runner)?;
     let line = match before.state {

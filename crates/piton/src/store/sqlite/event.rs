@@ -1,16 +1,18 @@
 //! The rows of `piton_event`, and what the arrival of an event does.
 
+use piton_core::boundary::TaskChange;
 use piton_core::hook::{EngineNews, EnqueueReason};
 use piton_core::record::{EventRecord, InstanceKey, RunKey, RunNumber};
-use piton_core::{EventType, StepName, Timestamp, lifecycle};
+use piton_core::{EventType, StepName, Timestamp, claim, lifecycle};
 use rusqlite::{Row, params};
 
 use super::batch::Batch;
 use super::cells::Cells;
+use super::claim::lease;
 use super::statements::Statements;
 use super::trouble::Outcome;
 use super::{hook, instance, step, task};
-use crate::store::{NewEvent, PageQuery};
+use crate::store::{Claimant, ClaimedRun, NewEvent, PageQuery, Sent};
 
 const TABLE: &str = "piton_event";
 
@@ -110,15 +112,20 @@ pub(super) fn page(db: &mut Statements<'_>, page: &PageQuery) -> Outcome<Vec<Eve
     db.all(sql, params, decode)
 }
 
-/// Stores an event and wakes the run that hibernates for it, in one transaction (rule R5).
-pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRecord> {
+/// Stores an event and wakes the run that hibernates for it, in one transaction (rule R5). The claimant gets that run at
+/// once, if there is one.
+pub(super) fn send(
+    batch: &mut Batch<'_, '_>,
+    new: &NewEvent,
+    claimant: Option<&Claimant>,
+) -> Outcome<Sent> {
     let standing = instance::standing(batch.db, &new.workflow, &new.id)?;
     let (key, run) = (standing.key, standing.run);
     if let Some(idempotency_key) = &new.idempotency_key {
         let params = params![key.0, idempotency_key];
         let first = batch.db.one(EVENT_BY_IDEMPOTENCY_KEY, params, decode)?;
         if let Some(first) = first {
-            return Ok(first);
+            return Ok(Sent { event: first, claimed: None });
         }
     }
     let task = task::get(batch, key)?;
@@ -136,14 +143,34 @@ pub(super) fn send(batch: &mut Batch<'_, '_>, new: &NewEvent) -> Outcome<EventRe
         consumed_by: None,
     };
     insert(batch.db, key, &event, new)?;
+    let mut claimed = None;
     if let Some(task) = &task {
         task::apply(batch, key, task, &change)?;
-        batch.hint_task(key, &new.workflow, task, &change);
+        claimed = claim_woken(batch, key, new, &change, claimant)?;
+        if claimed.is_none() {
+            batch.hint_task(key, &new.workflow, task, &change);
+        }
     }
     hook::trigger_all(batch, &new.hooks)?;
     let woken = EngineNews::of_task(&change, EnqueueReason::Event);
     hook::news(batch, &new.workflow, &new.id, woken)?;
-    Ok(event)
+    Ok(Sent { event, claimed })
+}
+
+fn claim_woken(
+    batch: &mut Batch<'_, '_>,
+    key: InstanceKey,
+    new: &NewEvent,
+    woken: &TaskChange,
+    claimant: Option<&Claimant>,
+) -> Outcome<Option<ClaimedRun>> {
+    let (TaskChange::Put(before), Some(Claimant { runner, rules })) = (woken, claimant) else {
+        return Ok(None);
+    };
+    match claim::claim_woken(woken, rules, batch.now) {
+        Some(task) => lease(batch, key, &new.workflow, before, task, runner).map(Some),
+        None => Ok(None),
+    }
 }
 
 fn insert(

@@ -79,15 +79,15 @@ use self::batch::Batch;
 use self::leases::Leases;
 use self::lock::LockFile;
 use self::reader::ReadQueue;
-use self::request::{Job, Lines, OneClaim, Renewal, Request, Steering};
+use self::request::{Job, Lines, OneClaim, Renewal, Request, Sending, Steering};
 use self::statements::Statements;
 use self::traffic::Traffic;
 use self::trouble::Outcome;
 use self::writer::{Failed, QUEUE_MAX, Writer};
 use super::{
-    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created,
-    EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
-    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Store, StoreError,
+    Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
+    Created, EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
+    LogFilter, NewEvent, Observer, Observers, PageQuery, Renewed, Secret, Sent, Store, StoreError,
 };
 use crate::Error;
 use crate::runtime::{Ids, Runtime};
@@ -284,8 +284,8 @@ impl Store for SqliteStore {
         self.write(request, Request::Create)
     }
 
-    fn send_event(&self, event: NewEvent) -> Answer<EventRecord> {
-        self.write(event, Request::SendEvent)
+    fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent> {
+        self.write(Sending { event, claimant }, Request::SendEvent)
     }
 
     fn steer(

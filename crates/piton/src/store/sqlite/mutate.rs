@@ -41,7 +41,7 @@ pub(super) fn apply(batch: &mut Batch<'_, '_>, mutation: Mutation) -> Outcome<()
             };
             create::create(batch, &mut request).map(drop).map_err(as_mutation)
         }
-        Mutation::SendEvent(new) => event::send(batch, &new).map(drop).map_err(as_mutation),
+        Mutation::SendEvent(new) => event::send(batch, &new, None).map(drop).map_err(as_mutation),
         Mutation::TriggerHook(new) => hook::trigger(batch, &new),
         #[cfg(feature = "postgres")]
         Mutation::Postgres(_) => Err(mutation_failed(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use piton_core::hook::{HookRecord, NewHook};
-use piton_core::record::{EventRecord, InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
+use piton_core::record::{InstanceKey, InstanceRecord, LogLine, RunKey, RunNumber};
 use piton_core::{Code, InstanceId, Json, Span, WorkflowName};
 use tokio::sync::oneshot;
 
@@ -11,8 +11,8 @@ use super::batch::Batch;
 use super::trouble::{Failure, Outcome, Trouble};
 use super::{claim, commit, create, event, hook, lease, log, steer};
 use crate::store::{
-    Action, Boundary, ClaimAnswer, ClaimRequest, Committed, CreateRequest, Created, HookWork,
-    HooksWorked, MutationError, NewEvent, Renewed, StoreError,
+    Action, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest, Created,
+    HookWork, HooksWorked, MutationError, NewEvent, Renewed, Sent, StoreError,
 };
 
 /// One request, from its arrival to its answer.
@@ -92,6 +92,12 @@ pub(super) struct Steering {
     pub(super) action: Action,
 }
 
+/// An event, and who would advance the run that it wakes.
+pub(super) struct Sending {
+    pub(super) event: NewEvent,
+    pub(super) claimant: Option<Claimant>,
+}
+
 /// Lines for a run that the caller does not hold.
 pub(super) struct Lines {
     pub(super) instance: InstanceKey,
@@ -105,7 +111,7 @@ pub(super) struct HasMutations(bool);
 /// Everything the writer thread does.
 pub(super) enum Request {
     Create(Box<Job<CreateRequest, Vec<Created>>>),
-    SendEvent(Box<Job<NewEvent, EventRecord>>),
+    SendEvent(Box<Job<Sending, Sent>>),
     Steer(Box<Job<Steering, InstanceRecord>>),
     Claim(Box<Job<ClaimRequest, ClaimAnswer>>),
     ClaimInstance(Box<Job<OneClaim, ClaimAnswer>>),
@@ -151,7 +157,9 @@ impl Request {
     pub(super) fn run(&mut self, batch: &mut Batch<'_, '_>) -> Result<(), Failure> {
         match self {
             Request::Create(job) => job.run(|request| create::create(batch, request)),
-            Request::SendEvent(job) => job.run(|new| event::send(batch, new)),
+            Request::SendEvent(job) => {
+                job.run(|to| event::send(batch, &to.event, to.claimant.as_ref()))
+            }
             Request::Steer(job) => {
                 job.run(|to| steer::steer(batch, &to.workflow, &to.id, to.action))
             }
@@ -216,7 +224,7 @@ impl Request {
                 let params = job.input.instances.iter().map(|new| &new.params);
                 params.map(Json::len_bytes).sum()
             }
-            Request::SendEvent(job) => job.input.payload.len_bytes(),
+            Request::SendEvent(job) => job.input.event.payload.len_bytes(),
             Request::Commit(job, _) => boundary_bytes(&job.input),
             Request::AppendLogs(job) => lines_bytes(&job.input.lines),
             Request::TriggerHooks(job) => {

@@ -48,13 +48,13 @@ async fn a_run_waits_for_an_event_and_completes() {
     assert_eq!(view.waiting_for.expect("waits").position, 1);
 
     place.pass(100);
-    store.send_event(event("a", "other")).await.expect("sent");
+    store.send_event(event("a", "other"), None).await.expect("sent");
     assert_eq!(ears.heard(), [], "not what it waits for");
-    store.send_event(event("a", "approved")).await.expect("sent");
+    store.send_event(event("a", "approved"), None).await.expect("sent");
     assert_eq!(ears.heard(), [due(place.now())]);
     let run = claim(&store, 1).await.claimed.remove(0);
     let key = run.run_key();
-    store.send_event(event("a", "approved")).await.expect("sent");
+    store.send_event(event("a", "approved"), None).await.expect("sent");
     assert_eq!(ears.heard(), [Hint::Touched(key.instance)]);
 
     let again = Boundary {
@@ -196,7 +196,7 @@ async fn an_event_that_came_too_late_is_left_for_the_next_wait() {
     let key = create_leased(&store, "a").await;
     let deadline = place.now().plus(Span::from_millis(1_000));
     place.pass(1_001);
-    store.send_event(event("a", "approved")).await.expect("sent");
+    store.send_event(event("a", "approved"), None).await.expect("sent");
     let look = |position, deadline| Boundary {
         waits: vec![WaitLook {
             record: Arc::new(wait(position, "approved", deadline)),
@@ -208,7 +208,7 @@ async fn an_event_that_came_too_late_is_left_for_the_next_wait() {
     let late = store.commit(look(0, deadline)).await.expect("commits");
     assert_eq!(late.settled[0].status, StepStatus::Errored);
     place.pass(-500);
-    store.send_event(event("a", "approved")).await.expect("sent");
+    store.send_event(event("a", "approved"), None).await.expect("sent");
     let seqs =
         |place: &Place| place.count("SELECT seq FROM piton_event WHERE delivered_at IS NOT NULL");
     let in_time = store.commit(look(1, deadline)).await.expect("commits");
