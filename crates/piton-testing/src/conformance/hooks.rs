@@ -22,7 +22,7 @@ fn app() -> HookNamespace {
 }
 
 /// Ids sort in the order of creation, as ULIDs do.
-fn hook(number: u32) -> NewHook {
+pub(super) fn hook(number: u32) -> NewHook {
     NewHook {
         id: format!("hook_{number:026}").into(),
         namespace: app(),

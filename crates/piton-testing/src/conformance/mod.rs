@@ -292,6 +292,7 @@ macro_rules! store_conformance {
             );
             $crate::store_conformance!(@topic $open closing:
                 a_closed_store_answers_nothing,
+                a_closed_store_answers_nothing_about_hooks,
                 what_was_asked_before_the_close_is_answered,
             );
         }
