@@ -122,7 +122,12 @@ async fn invalid_queries_are_400_and_name_the_parameter() {
         let refused = server.get(path).await;
         assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), parameter, "{path}");
     }
-    server.get("/nap/instances?colour=red").await.ok();
+    let misspelt = server.get("/nap/instances?pageSize=1&limt=5").await;
+    assert_eq!(misspelt.refused(400, "VALIDATION_ERROR").issue_path(), "limt");
+    assert_eq!(
+        misspelt.body["message"],
+        "limt: not a query parameter of this route: it has status, createdAfter, createdBefore, pageSize, cursor"
+    );
 }
 
 #[tokio::test]
