@@ -90,7 +90,8 @@ fn what(name: &str) -> String {
 /// Triggers a hook in a transaction of your own, without an engine: the hook is there exactly if that commits.
 ///
 /// `transaction` is a `&rusqlite::Transaction` (or `&rusqlite::Connection`), a `&mut sqlx::PgConnection`, or the
-/// transaction of a step. Piton's tables must exist in the database: an engine makes them when it starts.
+/// transaction of a step. Piton's tables must exist in the database: an engine makes them when it starts. Without them it
+/// is `STORE_UNUSABLE`, and says so.
 ///
 /// ```
 /// # fn main() -> anyhow::Result<()> {
@@ -207,10 +208,7 @@ impl HookTransaction for &rusqlite::Connection {
         let hook = hook?;
         let stored = crate::store::insert_hook_sqlite(self, &hook.new, hook.now);
         stored.map_err(|error| match error.to_string().contains("no such table") {
-            true => crate::Error::store_unusable(format!(
-                "this transaction is not of the database that an engine keeps its hooks in ({error}): start an engine on \
-                 it once; in a step, `cx.transaction().trigger_hook(..)` always finds the right one"
-            )),
+            true => no_hooks_here(&error, "start an engine on it once"),
             false => error.into(),
         })?;
         Ok(hook.new.id.to_string())
@@ -235,10 +233,33 @@ impl<'c> HookTransaction for &'c mut sqlx::PgConnection {
         Box::pin(async move {
             let hook = hook?;
             let schema = hook.schema.as_deref().unwrap_or("public");
-            crate::store::insert_hook_postgres(self, &hook.new, schema).await?;
+            let stored = crate::store::insert_hook_postgres(self, &hook.new, schema).await;
+            stored.map_err(|error| match lacks_a_table(&error) {
+                true => no_hooks_here(
+                    &error,
+                    "start an engine on it once, or name the schema of Piton's tables with `.schema(..)`",
+                ),
+                false => error,
+            })?;
             Ok(hook.new.id.to_string())
         })
     }
+}
+
+#[cfg(feature = "postgres")]
+fn lacks_a_table(error: &crate::Error) -> bool {
+    let told = error.source().and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let code = told.and_then(sqlx::Error::as_database_error).and_then(|told| told.code());
+    code.is_some_and(|code| code == "42P01")
+}
+
+/// The database of a transaction has no table for hooks.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn no_hooks_here(error: &dyn fmt::Display, advice: &str) -> crate::Error {
+    crate::Error::store_unusable(format!(
+        "this transaction is not of the database that an engine keeps its hooks in ({error}): {advice}; in a step, \
+         `cx.transaction().trigger_hook(..)` always finds the right one"
+    ))
 }
 
 impl HookTransaction for &StepTransaction<'_> {
