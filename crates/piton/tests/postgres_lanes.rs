@@ -78,7 +78,7 @@ async fn a_close_under_load_waits_for_what_both_connections_commit() -> Result<(
             };
             match store.commit(boundary).await {
                 Ok(committed) => assert_eq!(committed.after, After::Continue),
-                Err(StoreError::Unavailable(_)) => return i64::from(position),
+                Err(StoreError::Closed) => return i64::from(position),
                 Err(error) => panic!("{error}"),
             }
         }
