@@ -118,7 +118,7 @@ pub fn trigger<T: HookTransaction>(
 }
 
 /// A hook and the transaction it goes into; [`store`](Self::store) puts it there.
-#[must_use = "the hook is stored by `store`"]
+#[must_use = "the hook is stored by `store`, or by `.await` if it gets a transaction of its own"]
 pub struct Trigger<T> {
     transaction: T,
     hook: Hook,
@@ -131,7 +131,7 @@ impl<T: HookTransaction> Trigger<T> {
         Self { transaction, hook, client: Some(client), schema: None }
     }
 
-    /// The namespace whose handlers it is for.
+    /// The namespace whose handlers it is for. Default: that of the client, or `app`.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.hook = self.hook.namespace(namespace);
         self
@@ -147,12 +147,6 @@ impl<T: HookTransaction> Trigger<T> {
     /// What happens after a failure. Default: 5 retries, 10 seconds, exponential.
     pub fn retry(mut self, retries: Retries) -> Self {
         self.hook = self.hook.retry(retries);
-        self
-    }
-
-    /// The schema with Piton's tables on PostgreSQL, where it is not `public`.
-    pub fn schema(mut self, schema: impl Into<String>) -> Self {
-        self.schema = Some(schema.into());
         self
     }
 
@@ -172,6 +166,15 @@ impl<T: HookTransaction> Trigger<T> {
             }
         };
         transaction.store(prepared)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Trigger<&mut sqlx::PgConnection> {
+    /// The schema with Piton's tables, where it is not `public`.
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
     }
 }
 
@@ -273,29 +276,29 @@ impl HookTransaction for &StepTransaction<'_> {
     }
 }
 
-/// A hook that gets a transaction of its own; await it to store it, for its id.
-#[must_use = "the hook is stored when this is awaited"]
-pub struct SendHook {
-    client: HookClient,
-    hook: Hook,
+/// A transaction for one hook and nothing else.
+#[derive(Debug)]
+pub struct OwnTransaction(HookClient);
+
+impl HookTransaction for OwnTransaction {
+    type Stored = BoxFuture<Result<String>>;
+
+    fn store(self, hook: Result<PreparedHook>) -> Self::Stored {
+        Box::pin(async move {
+            let new = hook?.new;
+            let id = new.id.to_string();
+            self.0.store()?.trigger_hooks(vec![new]).await?;
+            Ok(id)
+        })
+    }
 }
 
+/// A hook that gets a transaction of its own; await it to store it, for its id.
+pub type SendHook = Trigger<OwnTransaction>;
+
 impl SendHook {
-    pub(super) fn new(client: HookClient, hook: Hook) -> Self {
-        Self { client, hook }
-    }
-
-    /// Not before this moment; one that has passed is now, and none is after the year 9999. Retries follow their own
-    /// delays.
-    pub fn process_at(mut self, moment: impl Into<Timestamp>) -> Self {
-        self.hook = self.hook.process_at(moment);
-        self
-    }
-
-    /// What happens after a failure. Default: 5 retries, 10 seconds, exponential.
-    pub fn retry(mut self, retries: Retries) -> Self {
-        self.hook = self.hook.retry(retries);
-        self
+    pub(super) fn alone(client: HookClient, hook: Hook) -> Self {
+        Self::new(OwnTransaction(client.clone()), hook, client)
     }
 }
 
@@ -304,18 +307,7 @@ impl IntoFuture for SendHook {
     type IntoFuture = BoxFuture<Result<String>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let new = self.client.prepare(self.hook)?;
-            let id = new.id.to_string();
-            self.client.store()?.trigger_hooks(vec![new]).await?;
-            Ok(id)
-        })
-    }
-}
-
-impl fmt::Debug for SendHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SendHook({:?})", self.hook.name)
+        self.store()
     }
 }
 
