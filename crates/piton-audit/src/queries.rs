@@ -220,9 +220,9 @@ const QUERIES: &[Query] = &[
     },
     Query {
         invariant: "I16",
-        rule: "a hook in hand was taken under an epoch, and nobody holds another",
+        rule: "a hook in hand was taken under an epoch by somebody, unless it was handed back, and nobody holds another",
         sql: "SELECT id || ' is ' || status || ', epoch ' || epoch FROM piton_hook
-              WHERE (status = 'processing' AND (epoch < 1 OR attempts < 1 OR lease_owner IS NULL))
+              WHERE (status = 'processing' AND (epoch < 1 OR attempts < 1 OR (lease_owner IS NULL AND due_at > updated_at)))
                  OR (status <> 'processing' AND lease_owner IS NOT NULL)",
     },
     Query {
@@ -240,7 +240,7 @@ const QUERIES: &[Query] = &[
     },
     Query {
         invariant: "I16",
-        rule: "every failure of a hook was an attempt, and only a hook in hand was taken without an outcome",
+        rule: "every failure of a hook was an attempt, and only one that is in hand, or was handed back, was taken without an outcome",
         sql: "SELECT id || ' has ' || failures || ' failures and ' || claims || ' claims in ' || attempts || ' attempts'
               FROM piton_hook
               WHERE failures > attempts OR (status = 'processing' AND (claims < 1 OR claims > attempts))

@@ -375,23 +375,11 @@ mod tests {
     }
 
     fn wait(deadline: i64) -> StepRecord {
+        let name = StepName::from_stored("approval");
         StepRecord {
-            position: 3,
-            seq: 3,
-            name: StepName::from_stored("approval"),
-            step_type: StepType::WaitForEvent,
-            status: StepStatus::Waiting,
-            attempts: 0,
-            attempts_max: None,
-            timeout_ms: None,
-            next_retry_at: None,
             wake_at: Some(Timestamp::from_millis(deadline)),
             event_type: Some(EventType::from_stored("approved")),
-            result: None,
-            error: None,
-            created_at: Timestamp::from_millis(0),
-            started_at: Timestamp::from_millis(0),
-            updated_at: Timestamp::from_millis(0),
+            ..StepRecord::new(name, StepType::WaitForEvent, 3, Timestamp::from_millis(0))
         }
     }
 

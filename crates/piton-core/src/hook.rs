@@ -7,8 +7,8 @@
 //! Every claim counts as an attempt and raises the epoch, and only the holder of the newest epoch may say what became
 //! of it. **An attempt that was cut off proves nothing**: that a handler begins is not recorded, which would cost a second
 //! commit per hook, so the handler may never have begun. Hence the policy counts failures that were recorded, and no
-//! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim and
-//! cleared by every outcome: past [`SUSPECT_CLAIMS`] a process has one such hook in hand at a time, and past
+//! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim, taken
+//! back by a holder that hands the hook back, and cleared by every other outcome: past [`SUSPECT_CLAIMS`] a process has one such hook in hand at a time, and past
 //! [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
 
 use std::sync::Arc;
@@ -117,7 +117,7 @@ pub struct HookRecord {
     pub due_at: Option<Timestamp>,
     /// Grows with every claim; what is said under an older one is not believed.
     pub epoch: u64,
-    /// Who processes it, for people.
+    /// Who processes it, for people; `None` if nobody has it in hand.
     pub lease_owner: Option<Arc<str>>,
     /// When it was stored.
     pub created_at: Timestamp,
@@ -185,7 +185,7 @@ pub enum HookOutcome {
 pub enum Lane {
     /// They may have killed their processes. At most one is taken at a time, and first.
     Suspect,
-    /// In hand; due when their process died. They are taken before what has not been waiting for that long.
+    /// In hand; due when their process died, or handed them back after others had died. They are taken before what has not been waiting for that long.
     InHand,
     /// Waiting for their time.
     Pending,
@@ -253,6 +253,7 @@ pub fn claim(
 /// Whether the hook is still in the hands of whoever holds `key`.
 pub fn is_held(hook: &HookRecord, key: &HookKey) -> bool {
     hook.status == HookStatus::Processing
+        && hook.lease_owner.is_some()
         && (hook.epoch == key.epoch || planted(Bug::HookEpochIgnored))
 }
 
@@ -263,7 +264,7 @@ pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookR
     let mut failures = hook.failures;
     let (status, due_at, error) = match outcome {
         HookOutcome::Done => (HookStatus::Completed, None, None),
-        HookOutcome::Released => (HookStatus::Pending, Some(now), hook.error.clone()),
+        HookOutcome::Released => return release(hook, now),
         HookOutcome::Failed { error, retryable } => {
             failures = failures.saturating_add(1);
             let delay = hook.retries.delay_after(failures, RETRY_DELAY_MAX);
@@ -279,6 +280,24 @@ pub fn settle(hook: &HookRecord, outcome: &HookOutcome, now: Timestamp) -> HookR
         error,
         failures,
         claims: 0,
+        lease_owner: None,
+        updated_at: now,
+        ..hook.clone()
+    }
+}
+
+/// Hands a hook back: it is due at once, and the claim does not count.
+///
+/// That its handler was cut off on purpose speaks neither for nor against it, so the claims before this one that came to
+/// nothing still count. Were they forgotten, a handler that kills its process would start anew with every shutdown that
+/// finds it in hand, among others that pay for it. So a hook with such claims stays in its lane, in nobody's hands.
+fn release(hook: &HookRecord, now: Timestamp) -> HookRecord {
+    let claims = hook.claims.saturating_sub(1);
+    let status = if claims == 0 { HookStatus::Pending } else { HookStatus::Processing };
+    HookRecord {
+        status,
+        due_at: Some(now),
+        claims,
         lease_owner: None,
         updated_at: now,
         ..hook.clone()
@@ -551,6 +570,20 @@ mod tests {
         let back = settle(&held, &HookOutcome::Released, later(9));
         assert_eq!((back.status, back.due_at), (HookStatus::Pending, Some(later(9))));
         assert_eq!((back.failures, back.claims, back.error), (0, 0, None));
+    }
+
+    #[test]
+    fn a_hook_that_is_handed_back_is_as_suspect_as_before() {
+        let mut held = take(&hook(Retries::none(), None), NOW);
+        for claims in 2..=LOST_CLAIMS_MAX {
+            let before = held.claims;
+            held = take_again(&held);
+            let back = settle(&held, &HookOutcome::Released, later(9));
+            assert_eq!((back.claims, back.due_at), (before, Some(later(9))));
+            assert!(!is_held(&back, &held.key()), "nobody has it in hand");
+            let again = take(&back, later(9));
+            assert_eq!((again.claims, is_suspect(&again)), (claims, claims > SUSPECT_CLAIMS));
+        }
     }
 
     #[test]

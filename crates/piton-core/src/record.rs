@@ -161,6 +161,30 @@ pub struct StepRecord {
     pub updated_at: Timestamp,
 }
 
+impl StepRecord {
+    /// A step that the code reaches now, without an outcome: it waits.
+    pub fn new(name: StepName, step_type: StepType, position: u32, now: Timestamp) -> Self {
+        Self {
+            position,
+            seq: position,
+            name,
+            step_type,
+            status: StepStatus::Waiting,
+            attempts: 0,
+            attempts_max: None,
+            timeout_ms: None,
+            next_retry_at: None,
+            wake_at: None,
+            event_type: None,
+            result: None,
+            error: None,
+            created_at: now,
+            started_at: now,
+            updated_at: now,
+        }
+    }
+}
+
 /// An event sent to an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventRecord {

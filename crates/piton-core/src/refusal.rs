@@ -62,7 +62,7 @@ pub enum Code {
     StoreUnavailable,
     /// The database file, its version or its place is not usable.
     StoreUnusable,
-    /// The engine is shutting down.
+    /// The engine has been shut down, or is about to be.
     ShuttingDown,
     /// The instance was terminated, so that it has no result.
     NoResult,

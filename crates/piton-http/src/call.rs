@@ -5,6 +5,7 @@ use axum::extract::{OriginalUri, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
+use crate::error::ApiError;
 use crate::query::Query;
 
 /// What the path names. A part that the route does not have is empty.
@@ -47,8 +48,9 @@ impl Call {
         &self.parts.headers
     }
 
-    pub(crate) fn query(&self) -> Query {
-        Query::of(self.parts.uri.query())
+    /// The query, which may have these names.
+    pub(crate) fn query(&self, known: &[&str]) -> Result<Query, ApiError> {
+        Query::of(self.parts.uri.query()).only(known)
     }
 
     /// The whole path, with that of the mount point.

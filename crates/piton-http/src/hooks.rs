@@ -26,7 +26,7 @@ type Answer<T> = Result<Json<T>, ApiError>;
     responses((status = 200, body = HookPage), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn list_hooks(core: Arc<Core>, call: Call) -> Answer<HookPage> {
-    let query = call.query();
+    let query = call.query(&["namespace", "name", "status", "pageSize", "cursor"])?;
     let hooks = core.engine.hooks();
     let mut list = match query.get("namespace")? {
         Some(namespace) => hooks.namespace(namespace)?.list(),
@@ -81,7 +81,7 @@ pub(crate) async fn retry_hook(core: Arc<Core>, call: Call) -> Answer<HookItem> 
 
 /// The hook in the path. One of another namespace than the caller asks for is not there: policies rely on it.
 async fn hook_of(core: &Core, call: Call) -> Result<HookRecord, ApiError> {
-    let (query, id) = (call.query(), call.target.hook);
+    let (query, id) = (call.query(&["namespace"])?, call.target.hook);
     let hook = core.engine.hooks().get(&id).await?;
     match query.get("namespace")? {
         Some(namespace) if hook.namespace.as_str() != namespace => {

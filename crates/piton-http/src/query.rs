@@ -1,6 +1,6 @@
-//! The query of a URL, read strictly: a name that is known must have a value that is understood, once.
+//! The query of a URL, read strictly: each name must be known, and have a value that is understood, once.
 //!
-//! Names that nobody knows are ignored, so that callers may add their own.
+//! A filter that is misspelt would otherwise answer with everything.
 
 use std::str::FromStr;
 
@@ -15,6 +15,21 @@ impl Query {
     pub(crate) fn of(query: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         Self(pairs.into_owned().collect())
+    }
+
+    /// The same query, if it has no other names than these.
+    pub(crate) fn only(self, known: &[&str]) -> Result<Self, ApiError> {
+        let Some((stranger, _)) = self.0.iter().find(|(name, _)| !known.contains(&name.as_str()))
+        else {
+            return Ok(self);
+        };
+        let message = match known {
+            [] => "not a query parameter of this route: it has none".to_owned(),
+            known => {
+                format!("not a query parameter of this route: it has {}", known.join(", "))
+            }
+        };
+        Err(ApiError::invalid(stranger, message))
     }
 
     /// The value of a name, if it is there.

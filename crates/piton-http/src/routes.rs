@@ -75,7 +75,8 @@ impl Core {
     get, path = "", tag = "workflows",
     responses((status = 200, body = Workflows), (status = "default", body = ErrorBody))
 )]
-pub(crate) async fn list_workflows(core: Arc<Core>, _: Call) -> Answer<Workflows> {
+pub(crate) async fn list_workflows(core: Arc<Core>, call: Call) -> Answer<Workflows> {
+    call.query(&[])?;
     let names = core.engine.workflows().into_iter();
     Ok(Json(Workflows { workflows: names.map(|name| WorkflowItem { name }).collect() }))
 }
@@ -95,7 +96,7 @@ pub(crate) async fn list_workflows(core: Arc<Core>, _: Call) -> Answer<Workflows
 )]
 pub(crate) async fn list_instances(core: Arc<Core>, call: Call) -> Answer<InstancePage> {
     let workflow = core.workflow(&call.target)?;
-    let query = call.query();
+    let query = call.query(&["status", "createdAfter", "createdBefore", "pageSize", "cursor"])?;
     let mut list = workflow.list();
     if let Some(status) = query.parsed("status")? {
         list = list.status(status);
@@ -272,6 +273,7 @@ pub(crate) async fn create_batch(core: Arc<Core>, mut call: Call) -> Result<Resp
     responses((status = 200, body = InstanceAnswer), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn get_instance(core: Arc<Core>, call: Call) -> Answer<InstanceAnswer> {
+    call.query(&[])?;
     let instance = core.instance(&call.target).await?.describe().await?;
     Ok(Json(InstanceAnswer::from(instance)))
 }
@@ -286,7 +288,7 @@ pub(crate) async fn get_instance(core: Arc<Core>, call: Call) -> Answer<Instance
     responses((status = 200, body = InstanceItem), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn get_result(core: Arc<Core>, call: Call) -> Answer<InstanceItem> {
-    let wait = call.query().span("wait", core.wait_max)?;
+    let wait = call.query(&["wait"])?.span("wait", core.wait_max)?;
     let instance = core.instance(&call.target).await?;
     if wait > Span::ZERO {
         tokio::select! {
@@ -325,7 +327,7 @@ fn stop_on_failure(ended: Option<piton::Error>) -> Result<(), ApiError> {
     responses((status = 200, body = HistoryAnswer), (status = "default", body = ErrorBody))
 )]
 pub(crate) async fn get_history(core: Arc<Core>, call: Call) -> Answer<HistoryAnswer> {
-    let query = call.query();
+    let query = call.query(HISTORY_QUERY)?;
     let instance = core.instance(&call.target).await?;
     let mut history = instance.history();
     if let Some(run) = run_number(&query)? {
@@ -357,6 +359,19 @@ pub(crate) async fn get_history(core: Arc<Core>, call: Call) -> Answer<HistoryAn
     }
     Ok(Json(HistoryAnswer::from(history.await?)))
 }
+
+/// What a history can be asked for.
+const HISTORY_QUERY: &[&str] = &[
+    "runNumber",
+    "pageSize",
+    "order",
+    "stepsCursor",
+    "eventsCursor",
+    "includeLogs",
+    "logsCursor",
+    "logLevel",
+    "logCategory",
+];
 
 /// The order of a history.
 #[derive(ToSchema)]

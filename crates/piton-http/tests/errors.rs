@@ -122,7 +122,12 @@ async fn invalid_queries_are_400_and_name_the_parameter() {
         let refused = server.get(path).await;
         assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), parameter, "{path}");
     }
-    server.get("/nap/instances?colour=red").await.ok();
+    let misspelt = server.get("/nap/instances?pageSize=1&limt=5").await;
+    assert_eq!(misspelt.refused(400, "VALIDATION_ERROR").issue_path(), "limt");
+    assert_eq!(
+        misspelt.body["message"],
+        "limt: not a query parameter of this route: it has status, createdAfter, createdBefore, pageSize, cursor"
+    );
 }
 
 #[tokio::test]
@@ -273,12 +278,25 @@ async fn a_store_that_is_gone_is_503_and_says_when_to_come_back() {
     let database = format!("sqlite:{}", path.display());
     let server = crate::support::Setup { database, ..Default::default() }.start().await;
     server.create("wait", "a", json!(null)).await;
-    server.engine.shutdown("1 second").await.unwrap();
+    let vandal = piton::rusqlite::Connection::open(&path).unwrap();
+    vandal.execute("ALTER TABLE piton_instance RENAME TO elsewhere", ()).unwrap();
     for reply in all_calls(&server, "a").await {
         reply.refused(503, "STORE_UNAVAILABLE");
         assert_eq!(reply.header("retry-after"), Some("1"));
         let said = reply.body.to_string();
-        assert!(!said.contains("secret-name") && !said.contains("SELECT"), "{said}");
+        assert!(!said.contains("secret-name") && !said.contains("piton_instance"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_engine_was_shut_down_is_503_and_says_so() {
+    let server = server().await;
+    server.create("wait", "a", json!(null)).await;
+    server.engine.shutdown("1 second").await.unwrap();
+    for reply in all_calls(&server, "a").await {
+        reply.refused(503, "OVERLOADED");
+        assert_eq!(reply.header("retry-after"), Some("1"));
+        assert_eq!(reply.body["message"], "the server is shutting down; try again");
     }
 }
 

@@ -46,6 +46,33 @@ async fn the_document_is_served_and_every_route_in_it_exists() {
     }
 }
 
+#[tokio::test]
+async fn every_route_that_reads_has_the_query_parameters_of_the_document_and_no_others() {
+    let server = server().await;
+    let document = server.get("/openapi.json").await.ok();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let named =
+            path.replace("{workflow}", "wait").replace("{instance}", "a").replace("{hook}", "h");
+        for (method, operation) in methods.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let known: Vec<_> = parameters
+                .filter(|parameter| parameter["in"] == "query")
+                .map(|parameter| parameter["name"].as_str().unwrap())
+                .collect();
+            if method != "get" && known.is_empty() {
+                continue;
+            }
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let misspelt = format!("{named}?colour=red");
+            let refused = server.send_to(method.clone(), &misspelt, &[JSON], "{}").await;
+            assert_eq!(refused.refused(400, "VALIDATION_ERROR").issue_path(), "colour", "{path}");
+            let told = refused.body["message"].as_str().unwrap();
+            let named = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            assert!(told.ends_with(&format!(": it has {named}")), "{method} {path}: {told}");
+        }
+    }
+}
+
 #[test]
 fn every_operation_has_a_summary_and_every_answer_a_schema() {
     let document = serde_json::to_value(piton_http::openapi(MOUNT)).unwrap();

@@ -45,7 +45,7 @@ pub enum ErrorKind {
     Refused,
     /// The store could not be used; nothing was acknowledged. Trying again later may help.
     Store,
-    /// The engine is shutting down.
+    /// The engine has been shut down. Ask one that runs, or start another.
     ShuttingDown,
 }
 
@@ -289,13 +289,14 @@ impl Error {
             StoreError::Unavailable(_) | StoreError::Fenced | StoreError::Mutation(_) => {
                 Self::store(error.to_string())
             }
+            StoreError::Closed => Self::shutting_down(),
             StoreError::Failed(_) => Self::store_unusable(error.to_string()),
         }
     }
 
     pub(crate) fn shutting_down() -> Self {
-        let message = "the engine is shutting down".to_owned();
-        Self::build(ErrorKind::ShuttingDown, message, true).coded(Code::ShuttingDown)
+        let message = "this engine has been shut down; ask one that runs, or start another";
+        Self::build(ErrorKind::ShuttingDown, message.to_owned(), true).coded(Code::ShuttingDown)
     }
 
     pub(crate) fn coded(mut self, code: Code) -> Self {

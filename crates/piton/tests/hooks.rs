@@ -547,7 +547,7 @@ async fn namespaces_are_processed_by_themselves(kind: StoreKind) -> Result<()> {
     let client = harness.engine().hooks();
     let (mail, audit) = (client.namespace("mail")?, client.namespace("audit")?);
     mail.send("greet", "a").await?;
-    audit.send("greet", "b").await?;
+    client.send("greet", "b").namespace("audit").await?;
     assert!(client.processor().is_none(), "nobody handles `app` here");
     assert_eq!(mail.processor().unwrap().process().await?, 1);
     assert_eq!(trail.seen(), ["a mail"]);
@@ -556,6 +556,9 @@ async fn namespaces_are_processed_by_themselves(kind: StoreKind) -> Result<()> {
     assert_eq!(group.process().await?, 1);
     assert_eq!(trail.seen(), ["a mail", "b audit"]);
     assert_eq!(mail.list().await?.items.len(), 1);
+    assert_eq!(audit.list().await?.items.len(), 1);
+    let refused = client.send("greet", "c").namespace("no name").await.unwrap_err();
+    assert_eq!(refused.code(), Some("INVALID_HOOK_NAME"));
     Ok(())
 }
 

@@ -98,6 +98,34 @@ async fn a_hook_is_there_exactly_if_the_users_own_postgres_transaction_commits()
 }
 
 /// The lock file proves that the process is gone: no need to wait for its leases.
+#[test]
+fn a_sqlite_database_without_hooks_is_told_what_to_do() -> Result<()> {
+    let error = trigger(&Sqlite::open_in_memory()?, "user.created", &1).store().unwrap_err();
+    assert_eq!(error.code(), Some("STORE_UNUSABLE"));
+    assert!(error.message().contains("start an engine on it once"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_postgres_database_without_hooks_is_told_what_to_do() -> Result<()> {
+    use piton::sqlx::{AssertSqlSafe, Connection, Executor};
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let schema = scratch.schema();
+    let mut conn = scratch.connect().await?;
+    for there_is_a_schema in [false, true] {
+        if there_is_a_schema {
+            conn.execute(AssertSqlSafe(format!("CREATE SCHEMA {schema}"))).await?;
+        }
+        let mut tx = conn.begin().await?;
+        let error = trigger(&mut *tx, "user.created", &1).schema(schema).store().await.unwrap_err();
+        assert_eq!(error.code(), Some("STORE_UNUSABLE"));
+        for part in [schema, "start an engine on it once", "`.schema(..)`"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn hooks_of_a_dead_sqlite_process_are_taken_again_at_once() -> Result<()> {
     let (directory, clock, gate) = (tempfile::tempdir()?, VirtualRuntime::new(1), Gate::new());

@@ -20,23 +20,13 @@ use crate::postgres::cuttable;
 
 /// A step that a run completed.
 fn completed(position: u32, at: Timestamp) -> StepWrite {
+    let name = StepName::from_stored(format!("step {position}"));
     let record = StepRecord {
-        position,
-        seq: position,
-        name: StepName::from_stored(format!("step {position}")),
-        step_type: StepType::Do,
         status: StepStatus::Completed,
         attempts: 1,
         attempts_max: Some(6),
-        timeout_ms: None,
-        next_retry_at: None,
-        wake_at: None,
-        event_type: None,
         result: Some(Json::null()),
-        error: None,
-        created_at: at,
-        started_at: at,
-        updated_at: at,
+        ..StepRecord::new(name, StepType::Do, position, at)
     };
     StepWrite { record: Arc::new(record), row: RowState::New }
 }
@@ -78,7 +68,7 @@ async fn a_close_under_load_waits_for_what_both_connections_commit() -> Result<(
             };
             match store.commit(boundary).await {
                 Ok(committed) => assert_eq!(committed.after, After::Continue),
-                Err(StoreError::Unavailable(_)) => return i64::from(position),
+                Err(StoreError::Closed) => return i64::from(position),
                 Err(error) => panic!("{error}"),
             }
         }

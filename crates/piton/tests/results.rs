@@ -18,6 +18,7 @@ on_every_store!(
     a_restart_while_a_waiting_run_is_awaited_gives_the_result_of_the_new_run,
     a_restart_while_a_running_run_is_awaited_gives_the_result_of_the_new_run,
     a_shutdown_wakes_those_who_wait_for_results,
+    a_store_that_another_engine_closes_keeps_nobody_waiting,
     a_dropped_engine_wakes_those_who_wait_for_results,
 );
 
@@ -185,7 +186,29 @@ async fn a_shutdown_wakes_those_who_wait_for_results(kind: StoreKind) -> Result<
     let (waiting, shut_down) = join!(instance.result(), harness.engine().shutdown("1 second"));
     shut_down?;
     assert_eq!(waiting.unwrap_err().code(), Some("SHUTTING_DOWN"));
-    assert!(instance.result().await.is_err(), "and nobody starts to wait after it");
+    let late = instance.result().await.unwrap_err();
+    assert_eq!(late.code(), Some("SHUTTING_DOWN"), "and nobody starts to wait after it");
+    Ok(())
+}
+
+async fn a_store_that_another_engine_closes_keeps_nobody_waiting(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [noop("noop")]).await?;
+    let other = another_engine(&harness, [noop("noop")]).await?;
+    let instance = other.workflow::<(), ()>("noop")?.create(()).await?;
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        harness.engine().shutdown("1 second").await?;
+        loop {
+            harness.advance("1 second");
+            tokio::task::yield_now().await;
+        }
+    };
+    let waiting: Result<()> = select! {
+        biased;
+        waiting = instance.result() => waiting,
+        failed = meanwhile => failed,
+    };
+    assert_eq!(waiting.unwrap_err().code(), Some("SHUTTING_DOWN"));
     Ok(())
 }
 

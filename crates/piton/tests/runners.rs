@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::{join_all, try_join_all};
 use piton::prelude::*;
 use piton::store::SqliteStore;
-use piton::{Engine, EngineBuilder, InstanceHandle, InstanceStatus, Registration, Span};
+use piton::{Engine, EngineBuilder, ErrorKind, InstanceHandle, InstanceStatus, Registration, Span};
 use piton_testing::{Access, Harness, NextCommit, StoreKind, VirtualRuntime, on_every_store};
 
 use crate::support::{
@@ -466,9 +466,10 @@ async fn a_shutdown_with_nothing_to_do_closes_the_store_at_once(kind: StoreKind)
     harness.run_until_idle().await?;
     harness.engine().shutdown("1 hour").await?;
     let closed = instance.status().await.unwrap_err();
-    assert_eq!(closed.code(), Some("STORE_UNAVAILABLE"));
+    assert_eq!((closed.kind(), closed.code()), (ErrorKind::ShuttingDown, Some("SHUTTING_DOWN")));
+    assert!(closed.message().contains("start another"), "{closed}");
     let closed = harness.engine().tick(1).await.unwrap_err();
-    assert_eq!(closed.code(), Some("STORE_UNAVAILABLE"));
+    assert_eq!(closed.code(), Some("SHUTTING_DOWN"));
     Ok(())
 }
 

@@ -3,14 +3,17 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use piton::store::{Action, Existing, InstanceQuery, LogFilter, StoreError};
+use piton::store::{
+    Action, Boundary, Existing, HookQuery, HookWork, InstanceQuery, LogFilter, Mutation, StoreError,
+};
 
+use super::hooks::hook;
 use super::rows::*;
 use super::stage::*;
 
 fn assert_closed<T: Debug>(answer: Result<T, StoreError>) {
     match answer {
-        Err(StoreError::Unavailable(_) | StoreError::Failed(_)) => {}
+        Err(StoreError::Closed) => {}
         other => panic!("expected a closed store, got {other:?}"),
     }
 }
@@ -23,11 +26,15 @@ pub async fn a_closed_store_answers_nothing(stage: Stage) {
     assert_closed(store.send_event(event("a", "approved"), None).await);
     assert_closed(store.steer(checkout(), id("a"), Action::Pause).await);
     assert_closed(store.claim(claim_request("runner", 1)).await);
+    assert_closed(store.claim_instance(key.instance, claim_request("runner", 1)).await);
     assert_closed(store.load_steps(key.instance, key.run).await);
     assert_closed(store.commit(boundary(key)).await);
+    let in_transaction = vec![Mutation::SendEvent(event("a", "approved"))];
+    assert_closed(store.commit(Boundary { mutations: in_transaction, ..boundary(key) }).await);
     assert_closed(store.renew(vec![key], LEASE).await);
     assert_closed(store.release(vec![key]).await);
     assert_closed(store.next_due_at([checkout()].into()).await);
+    assert_closed(store.next_claimable_at([checkout()].into()).await);
     let line = stage.log_line(piton_core::LogLevel::Info, "user", "late");
     assert_closed(store.append_logs(key.instance, key.run, vec![line]).await);
     assert_closed(store.instance(checkout(), id("a")).await);
@@ -38,6 +45,19 @@ pub async fn a_closed_store_answers_nothing(stage: Stage) {
     assert_closed(store.logs(page, LogFilter::default()).await);
     assert_closed(store.ended(vec![key.instance]).await);
     assert_closed(store.backlog([].into()).await);
+}
+
+pub async fn a_closed_store_answers_nothing_about_hooks(stage: Stage) {
+    let hooks = stage.store.hooks().expect("it keeps hooks");
+    stage.store.close().await.expect("closed");
+    assert_closed(hooks.trigger_hooks(vec![hook(1)]).await);
+    let work =
+        HookWork { wanted: 1, ..HookWork::new("processor".into(), hook(1).namespace, LEASE) };
+    assert_closed(hooks.work_hooks(work).await);
+    assert_closed(hooks.next_hook_at([hook(1).namespace].into()).await);
+    assert_closed(hooks.hook(hook(1).id).await);
+    assert_closed(hooks.hooks(HookQuery { limit: 1, ..HookQuery::default() }).await);
+    assert_closed(hooks.retry_hook(hook(1).id).await);
 }
 
 pub async fn what_was_asked_before_the_close_is_answered(stage: Stage) {

@@ -22,7 +22,7 @@ fn app() -> HookNamespace {
 }
 
 /// Ids sort in the order of creation, as ULIDs do.
-fn hook(number: u32) -> NewHook {
+pub(super) fn hook(number: u32) -> NewHook {
     NewHook {
         id: format!("hook_{number:026}").into(),
         namespace: app(),
@@ -240,6 +240,37 @@ pub async fn a_hook_that_is_handed_back_is_due_at_once_and_keeps_its_policy(stag
     assert_eq!(back.error, Some(RecordedError::new("Error", "no luck")));
     assert_eq!(stage.settle("me", &second, HookOutcome::Done).await.lost, [second.key()]);
     assert_eq!(stage.take("other", 1).await.remove(0).attempts, 3);
+}
+
+pub async fn a_suspect_that_is_handed_back_stays_a_suspect(stage: Stage) {
+    stage.trigger([hook(1)]).await;
+    for _ in 0..SUSPECT_CLAIMS {
+        stage.take("me", 1).await;
+        stage.advance_ms(LEASE.as_millis());
+    }
+    stage.trigger([hook(2)]).await;
+    let without = HookWork { wanted: 10, ..stage.hook_work("other") };
+    for claims in SUSPECT_CLAIMS + 1..=LOST_CLAIMS_MAX {
+        let suspect = stage.take("me", 1).await.remove(0);
+        assert_eq!(suspect.claims, claims);
+        assert!(stage.settle("me", &suspect, HookOutcome::Released).await.lost.is_empty());
+        let back = stage.hook(1).await;
+        assert_eq!((back.claims, back.due_at), (claims - 1, Some(stage.now())));
+        assert_eq!((back.failures, back.lease_owner), (0, None));
+        assert_eq!(stage.next_hook(&["app"]).await, Some(stage.now()), "it is due at once");
+        let late = stage.settle("me", &suspect, HookOutcome::Done).await;
+        assert_eq!(late.lost, [suspect.key()], "nobody has it in hand");
+        let renewed = vec![suspect.key()];
+        let late = stage.work(HookWork { renewed, ..stage.hook_work("me") }).await;
+        assert_eq!(late.lost, [suspect.key()]);
+        let beside = stage.work(without.clone()).await.taken;
+        assert!(beside.iter().all(|taken| taken.id == hook(2).id), "it is not taken beside others");
+        stage.take("me", 1).await;
+        stage.advance_ms(LEASE.as_millis());
+    }
+    stage.take("me", 1).await;
+    let given_up = stage.hook(1).await;
+    assert_eq!(given_up.error.expect("says why").name, HOOK_LOST);
 }
 
 pub async fn a_hook_that_keeps_killing_its_process_is_given_up(stage: Stage) {

@@ -280,6 +280,7 @@ macro_rules! store_conformance {
                 a_renewed_lease_lasts_and_a_lost_one_cannot_be_renewed,
                 failures_are_retried_with_their_delays_and_then_kept,
                 a_hook_that_is_handed_back_is_due_at_once_and_keeps_its_policy,
+                a_suspect_that_is_handed_back_stays_a_suspect,
                 a_hook_that_keeps_killing_its_process_is_given_up,
                 of_hooks_that_may_have_killed_their_process_one_is_taken_at_a_time,
                 what_was_lost_costs_no_attempt_of_the_policy,
@@ -294,6 +295,7 @@ macro_rules! store_conformance {
             );
             $crate::store_conformance!(@topic $open closing:
                 a_closed_store_answers_nothing,
+                a_closed_store_answers_nothing_about_hooks,
                 what_was_asked_before_the_close_is_answered,
             );
         }

@@ -125,24 +125,7 @@ pub(crate) fn fail(key: RunKey) -> Boundary {
 
 impl Stage {
     fn step(&self, name: &str, position: u32, step_type: StepType) -> StepRecord {
-        StepRecord {
-            position,
-            seq: position,
-            name: StepName::from_stored(name),
-            step_type,
-            status: StepStatus::Waiting,
-            attempts: 0,
-            attempts_max: None,
-            timeout_ms: None,
-            next_retry_at: None,
-            wake_at: None,
-            event_type: None,
-            result: None,
-            error: None,
-            created_at: self.now(),
-            started_at: self.now(),
-            updated_at: self.now(),
-        }
+        StepRecord::new(StepName::from_stored(name), step_type, position, self.now())
     }
 
     /// A `do` that is done.

@@ -116,6 +116,8 @@ async fn resolve_ended(engine: &Arc<Shared>, batch: Vec<InstanceKey>) {
             tracing::error!(reason, "the store has failed: nobody can be told a result any more");
             engine.waiters.shut_down();
         }
+        // By another engine on the same store.
+        Err(StoreError::Closed) => engine.waiters.shut_down(),
         Err(error) => tracing::warn!(%error, "cannot look for ended instances; trying again"),
     }
 }

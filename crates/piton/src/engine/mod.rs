@@ -334,7 +334,8 @@ impl Engine {
     }
 
     /// Stops politely: claims nothing more, lets running steps and hooks be recorded up to `patience`, hands the
-    /// leases of the rest back so that others need not wait for them, and closes the store.
+    /// leases of the rest back so that others need not wait for them, and closes the store. Whatever is asked of this
+    /// engine afterwards is answered with `SHUTTING_DOWN`.
     ///
     /// ```
     /// # use piton::prelude::*;
@@ -342,7 +343,7 @@ impl Engine {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> piton::Result<()> {
     /// # let engine = Engine::builder("memory:").register(workflow("noop", noop)).start().await?;
     /// engine.shutdown("10 seconds").await?;
-    /// assert!(engine.tick(1).await.is_err());
+    /// assert_eq!(engine.tick(1).await.unwrap_err().code(), Some("SHUTTING_DOWN"));
     /// # Ok(()) }
     /// ```
     ///

@@ -196,7 +196,7 @@ impl HookClient {
 
     /// Triggers a hook in a transaction of its own; await it for its id.
     pub fn send(&self, name: impl Into<String>, payload: &(impl Serialize + ?Sized)) -> SendHook {
-        SendHook::new(self.clone(), Hook::new(name, payload))
+        SendHook::alone(self.clone(), Hook::new(name, payload))
     }
 
     /// Something may be due: the engine's own dispatcher looks for it at once instead of at the next poll. An engine

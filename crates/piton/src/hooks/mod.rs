@@ -54,7 +54,9 @@ pub use piton_core::{HookName, HookNamespace, HookStatus};
 pub use polling::PollingDispatcher;
 pub use processor::{HookProcessor, Processor, ProcessorGroup};
 pub use registry::Hooks;
-pub use trigger::{Hook, HookTransaction, PreparedHook, SendHook, Trigger, trigger};
+pub use trigger::{
+    Hook, HookTransaction, OwnTransaction, PreparedHook, SendHook, Trigger, trigger,
+};
 
 pub(crate) use client::HookShared;
 pub(crate) use registry::{Registered, register};

@@ -90,7 +90,8 @@ fn what(name: &str) -> String {
 /// Triggers a hook in a transaction of your own, without an engine: the hook is there exactly if that commits.
 ///
 /// `transaction` is a `&rusqlite::Transaction` (or `&rusqlite::Connection`), a `&mut sqlx::PgConnection`, or the
-/// transaction of a step. Piton's tables must exist in the database: an engine makes them when it starts.
+/// transaction of a step. Piton's tables must exist in the database: an engine makes them when it starts. Without them it
+/// is `STORE_UNUSABLE`, and says so.
 ///
 /// ```
 /// # fn main() -> anyhow::Result<()> {
@@ -117,7 +118,7 @@ pub fn trigger<T: HookTransaction>(
 }
 
 /// A hook and the transaction it goes into; [`store`](Self::store) puts it there.
-#[must_use = "the hook is stored by `store`"]
+#[must_use = "the hook is stored by `store`, or by `.await` if it gets a transaction of its own"]
 pub struct Trigger<T> {
     transaction: T,
     hook: Hook,
@@ -130,7 +131,7 @@ impl<T: HookTransaction> Trigger<T> {
         Self { transaction, hook, client: Some(client), schema: None }
     }
 
-    /// The namespace whose handlers it is for.
+    /// The namespace whose handlers it is for. Default: that of the client, or `app`.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.hook = self.hook.namespace(namespace);
         self
@@ -146,12 +147,6 @@ impl<T: HookTransaction> Trigger<T> {
     /// What happens after a failure. Default: 5 retries, 10 seconds, exponential.
     pub fn retry(mut self, retries: Retries) -> Self {
         self.hook = self.hook.retry(retries);
-        self
-    }
-
-    /// The schema with Piton's tables on PostgreSQL, where it is not `public`.
-    pub fn schema(mut self, schema: impl Into<String>) -> Self {
-        self.schema = Some(schema.into());
         self
     }
 
@@ -171,6 +166,15 @@ impl<T: HookTransaction> Trigger<T> {
             }
         };
         transaction.store(prepared)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Trigger<&mut sqlx::PgConnection> {
+    /// The schema with Piton's tables, where it is not `public`.
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
     }
 }
 
@@ -207,10 +211,7 @@ impl HookTransaction for &rusqlite::Connection {
         let hook = hook?;
         let stored = crate::store::insert_hook_sqlite(self, &hook.new, hook.now);
         stored.map_err(|error| match error.to_string().contains("no such table") {
-            true => crate::Error::store_unusable(format!(
-                "this transaction is not of the database that an engine keeps its hooks in ({error}): start an engine on \
-                 it once; in a step, `cx.transaction().trigger_hook(..)` always finds the right one"
-            )),
+            true => no_hooks_here(&error, "start an engine on it once"),
             false => error.into(),
         })?;
         Ok(hook.new.id.to_string())
@@ -235,10 +236,33 @@ impl<'c> HookTransaction for &'c mut sqlx::PgConnection {
         Box::pin(async move {
             let hook = hook?;
             let schema = hook.schema.as_deref().unwrap_or("public");
-            crate::store::insert_hook_postgres(self, &hook.new, schema).await?;
+            let stored = crate::store::insert_hook_postgres(self, &hook.new, schema).await;
+            stored.map_err(|error| match lacks_a_table(&error) {
+                true => no_hooks_here(
+                    &error,
+                    "start an engine on it once, or name the schema of Piton's tables with `.schema(..)`",
+                ),
+                false => error,
+            })?;
             Ok(hook.new.id.to_string())
         })
     }
+}
+
+#[cfg(feature = "postgres")]
+fn lacks_a_table(error: &crate::Error) -> bool {
+    let told = error.source().and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let code = told.and_then(sqlx::Error::as_database_error).and_then(|told| told.code());
+    code.is_some_and(|code| code == "42P01")
+}
+
+/// The database of a transaction has no table for hooks.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn no_hooks_here(error: &dyn fmt::Display, advice: &str) -> crate::Error {
+    crate::Error::store_unusable(format!(
+        "this transaction is not of the database that an engine keeps its hooks in ({error}): {advice}; in a step, \
+         `cx.transaction().trigger_hook(..)` always finds the right one"
+    ))
 }
 
 impl HookTransaction for &StepTransaction<'_> {
@@ -252,29 +276,29 @@ impl HookTransaction for &StepTransaction<'_> {
     }
 }
 
-/// A hook that gets a transaction of its own; await it to store it, for its id.
-#[must_use = "the hook is stored when this is awaited"]
-pub struct SendHook {
-    client: HookClient,
-    hook: Hook,
+/// A transaction for one hook and nothing else.
+#[derive(Debug)]
+pub struct OwnTransaction(HookClient);
+
+impl HookTransaction for OwnTransaction {
+    type Stored = BoxFuture<Result<String>>;
+
+    fn store(self, hook: Result<PreparedHook>) -> Self::Stored {
+        Box::pin(async move {
+            let new = hook?.new;
+            let id = new.id.to_string();
+            self.0.store()?.trigger_hooks(vec![new]).await?;
+            Ok(id)
+        })
+    }
 }
 
+/// A hook that gets a transaction of its own; await it to store it, for its id.
+pub type SendHook = Trigger<OwnTransaction>;
+
 impl SendHook {
-    pub(super) fn new(client: HookClient, hook: Hook) -> Self {
-        Self { client, hook }
-    }
-
-    /// Not before this moment; one that has passed is now, and none is after the year 9999. Retries follow their own
-    /// delays.
-    pub fn process_at(mut self, moment: impl Into<Timestamp>) -> Self {
-        self.hook = self.hook.process_at(moment);
-        self
-    }
-
-    /// What happens after a failure. Default: 5 retries, 10 seconds, exponential.
-    pub fn retry(mut self, retries: Retries) -> Self {
-        self.hook = self.hook.retry(retries);
-        self
+    pub(super) fn alone(client: HookClient, hook: Hook) -> Self {
+        Self::new(OwnTransaction(client.clone()), hook, client)
     }
 }
 
@@ -283,18 +307,7 @@ impl IntoFuture for SendHook {
     type IntoFuture = BoxFuture<Result<String>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let new = self.client.prepare(self.hook)?;
-            let id = new.id.to_string();
-            self.client.store()?.trigger_hooks(vec![new]).await?;
-            Ok(id)
-        })
-    }
-}
-
-impl fmt::Debug for SendHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SendHook({:?})", self.hook.name)
+        self.store()
     }
 }
 

@@ -136,7 +136,7 @@ impl State {
         let seq = take_seq(&mut self.next_seq);
         let mut record = match slot.record.take() {
             Some(record) => Arc::unwrap_or_clone(record),
-            None => blank_record(slot.name.clone(), StepType::Do, seq, now),
+            None => StepRecord::new(slot.name.clone(), StepType::Do, seq, now),
         };
         record.attempts = attempt;
         record.attempts_max = slot.plan.retries.attempts_max();
@@ -519,30 +519,9 @@ fn take_seq(next: &mut u32) -> u32 {
     seq
 }
 
-fn blank_record(name: StepName, step_type: StepType, position: u32, now: Timestamp) -> StepRecord {
-    StepRecord {
-        position,
-        seq: position,
-        name,
-        step_type,
-        status: StepStatus::Waiting,
-        attempts: 0,
-        attempts_max: None,
-        timeout_ms: None,
-        next_retry_at: None,
-        wake_at: None,
-        event_type: None,
-        result: None,
-        error: None,
-        created_at: now,
-        started_at: now,
-        updated_at: now,
-    }
-}
-
 /// The record of a sleep or a wait that the code reaches for the first time.
 fn first_record(slot: &Slot, ask: Ask, position: u32, now: Timestamp) -> StepRecord {
-    let mut record = blank_record(slot.name.clone(), slot.step_type, position, now);
+    let mut record = StepRecord::new(slot.name.clone(), slot.step_type, position, now);
     match ask {
         Ask::Do { .. } => {}
         Ask::Sleep { wake: SleepUntil::At(at) } => record.wake_at = Some(at),

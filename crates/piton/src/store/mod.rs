@@ -191,7 +191,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Finishes what was accepted and closes the store. Later calls fail.
+    /// Finishes what was accepted and closes the store. Later calls are answered with [`StoreError::Closed`].
     fn close(&self) -> Answer<()>;
 }
 
@@ -210,6 +210,9 @@ pub enum StoreError {
     /// The store cannot answer now.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The store was closed: nothing can be asked of it any more.
+    #[error("the store is closed")]
+    Closed,
     /// The store has failed for good (a failed fsync, a corrupt file): it acknowledges nothing any more.
     #[error("the store has failed and must be reopened: {0}")]
     Failed(String),

@@ -28,7 +28,9 @@ impl<T: Normal> Normal for Result<T, StoreError> {
             Err(StoreError::Refused(refusal)) => format!("refused: {}", refusal.code),
             Err(StoreError::Fenced) => "fenced".to_owned(),
             Err(StoreError::Mutation(error)) => format!("mutation: {}", error.code),
-            Err(error @ (StoreError::Unavailable(_) | StoreError::Failed(_))) => {
+            Err(
+                error @ (StoreError::Unavailable(_) | StoreError::Closed | StoreError::Failed(_)),
+            ) => {
                 panic!("a healthy store answers: {error}")
             }
         }

@@ -66,9 +66,8 @@ impl MemoryStore {
     ) -> Result<T, StoreError> {
         // A transaction that panicked may be half written: like a failed fsync, it ends the store.
         let panicked = |_| StoreError::Failed("a transaction panicked".to_owned());
-        let closed = || StoreError::Unavailable("it was closed".to_owned());
         let mut state = self.state.lock().map_err(panicked)?;
-        work(state.as_mut().ok_or_else(closed)?)
+        work(state.as_mut().ok_or(StoreError::Closed)?)
     }
 
     /// Runs one transaction, and tells the observers once it is over.

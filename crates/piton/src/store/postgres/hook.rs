@@ -105,18 +105,21 @@ const HOOK_TAKE: &str = "\
 
 /// The guard of `piton_core::hook::is_held` is part of the statement, here and below.
 const HOOK_SETTLE: &str = "\
-    UPDATE piton_hook AS h SET status = a.status, due_at = a.due_at, updated_at = $7, error = a.error,
-        failures = a.failures, claims = 0, lease_owner = NULL
-    FROM unnest($1, $2, $3, $4, $5, $6) AS a(id, epoch, status, due_at, error, failures)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
+    UPDATE piton_hook AS h SET status = a.status, due_at = a.due_at, updated_at = $8, error = a.error,
+        failures = a.failures, claims = a.claims, lease_owner = NULL
+    FROM unnest($1, $2, $3, $4, $5, $6, $7) AS a(id, epoch, status, due_at, error, failures, claims)
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' AND h.lease_owner IS NOT NULL
+    RETURNING h.epoch, h.id";
 
 const HOOK_FORGET: &str = "\
     DELETE FROM piton_hook AS h USING unnest($1, $2) AS a(id, epoch)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' AND h.lease_owner IS NOT NULL
+    RETURNING h.epoch, h.id";
 
 const HOOK_RENEW: &str = "\
     UPDATE piton_hook AS h SET due_at = $3 FROM unnest($1, $2) AS a(id, epoch)
-    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' RETURNING h.epoch, h.id";
+    WHERE h.id = a.id AND h.epoch = a.epoch AND h.status = 'processing' AND h.lease_owner IS NOT NULL
+    RETURNING h.epoch, h.id";
 
 const HOOK_PUT: &str = "\
     UPDATE piton_hook SET status = $2, attempts = $3, due_at = $4, updated_at = $5, error = $6, failures = $7,
@@ -283,6 +286,7 @@ async fn settle(
             put.iter().map(due_at).collect::<Vec<Option<i64>>>(),
             put.iter().map(|hook| error_text(hook.error.as_ref())).collect::<Vec<Option<String>>>(),
             put.iter().map(|hook| i64::from(hook.failures)).collect::<Vec<i64>>(),
+            put.iter().map(|hook| i64::from(hook.claims)).collect::<Vec<i64>>(),
             now.as_millis(),
         ];
         held.extend(db.all(HOOK_SETTLE, params, key_of).await?);

@@ -81,7 +81,7 @@ use self::request::{Ask, PlainBoundary, Reply, Request};
 use self::shared::Shared;
 use self::statements::{Db, Statements};
 use self::steer::Steering;
-use self::trouble::{Failure, Outcome, Trouble};
+use self::trouble::{Outcome, Trouble};
 use super::{
     Action, Answer, Boundary, ClaimAnswer, ClaimRequest, Claimant, Committed, CreateRequest,
     Created, EngineHooks, HookQuery, HookStore, HookWork, HooksWorked, InstanceQuery, InstanceView,
@@ -163,12 +163,12 @@ impl PostgresStore {
         Box::pin(async move {
             let (request, answered) = Request::new(ask);
             if requests.send(Message::Ask(Box::new(request))).await.is_err() {
-                return Err(closed());
+                return Err(StoreError::Closed);
             }
             match answered.await {
                 Ok(Ok(reply)) => Ok(read(reply).expect("every request has its own kind of reply")),
                 Ok(Err(error)) => Err(error),
-                Err(_) => Err(closed()),
+                Err(_) => Err(StoreError::Closed),
             }
         })
     }
@@ -182,7 +182,7 @@ impl PostgresStore {
         let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
         Box::pin(async move {
             let reading = async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                let mut conn = pool.acquire().await?;
                 work(Db { conn: &mut conn, statements: &shared.statements }).await
             };
             shared.in_time::<T, Trouble>(reading).await.map_err(StoreError::from)
@@ -200,7 +200,7 @@ impl PostgresStore {
         let (shared, pool) = (Arc::clone(&self.shared), self.pool.clone());
         Box::pin(async move {
             let working = async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                let mut conn = pool.acquire().await?;
                 work(&mut conn, &shared).await
             };
             shared.in_time::<T, Trouble>(working).await.map_err(StoreError::from)
@@ -226,7 +226,7 @@ impl PostgresStore {
         Box::pin(async move {
             let mut taken = Vec::new();
             let claiming = async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                let mut conn = pool.acquire().await?;
                 work(&mut conn, &shared, &mut taken).await
             };
             let claimed = shared.in_time::<_, Trouble>(claiming).await;
@@ -240,10 +240,6 @@ impl PostgresStore {
 }
 
 type BoxedOutcome<'c, T> = std::pin::Pin<Box<dyn Future<Output = Outcome<T>> + Send + 'c>>;
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
 
 impl Store for PostgresStore {
     fn kind(&self) -> &'static str {
@@ -294,7 +290,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             // The run is claimed already: if it were given up, nobody would advance it until its lease has run out.
             let load = || async {
-                let mut conn = pool.acquire().await.map_err(Failure::from)?;
+                let mut conn = pool.acquire().await?;
                 let mut db = Db { conn: &mut conn, statements: &shared.statements };
                 step::of_run(&mut db, instance, run).await
             };

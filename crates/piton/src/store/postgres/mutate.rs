@@ -44,7 +44,7 @@ pub(super) async fn commit(
     mutations: Vec<Mutation>,
 ) -> Outcome<Committed> {
     // While the server is away the step waits for it. From here on it cannot: its work can run once only.
-    let begin = || async { Ok(pool.begin().await.map_err(Failure::from)?) };
+    let begin = || async { Ok(pool.begin().await?) };
     let database = shared.patiently(begin).await?;
     let committing = shared.in_time(try_commit(database, shared, &boundary, mutations)).await;
     match committing {
@@ -337,7 +337,7 @@ async fn look_up_once(
     shared: &Shared,
     boundary: &PlainBoundary,
 ) -> Outcome<Option<Committed>> {
-    let mut conn = pool.acquire().await.map_err(Failure::from)?;
+    let mut conn = pool.acquire().await?;
     let mut database = conn.begin().await.map_err(Failure::from)?;
     let found = locked_and_recorded(&mut database, shared, boundary).await;
     roll_back(database).await;

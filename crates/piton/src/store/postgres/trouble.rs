@@ -136,7 +136,6 @@ impl From<sqlx::Error> for Failure {
             sqlx::Error::PoolTimedOut => {
                 Self::lost("no connection to the database became free in time")
             }
-            sqlx::Error::PoolClosed => Self::new(Fate::RolledBack, "the store is closed"),
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
@@ -164,6 +163,16 @@ pub(super) fn mutation_failed(code: Code, message: impl Into<String>) -> Trouble
 /// A row that says something no version of this code has ever written.
 pub(super) fn damaged_row(table: &str, key: i64, reason: impl std::fmt::Display) -> Trouble {
     Refusal::damaged_row(table, key, reason).into()
+}
+
+/// For the pool, where it is no failure that it has been closed.
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Self {
+        if matches!(error, sqlx::Error::PoolClosed) {
+            return Self::Answer(StoreError::Closed);
+        }
+        Self::Database(error.into())
+    }
 }
 
 impl From<Failure> for Trouble {

@@ -93,15 +93,13 @@ pub(super) const HOOK_TAKE: &str = "\
 
 /// The guard of `piton_core::hook::is_held` is part of the statement, here and below.
 pub(super) const HOOK_SETTLE: &str = "\
-    UPDATE piton_hook SET status = ?3, due_at = ?4, updated_at = ?5, error = ?6, failures = ?7, claims = 0,
+    UPDATE piton_hook SET status = ?3, due_at = ?4, updated_at = ?5, error = ?6, failures = ?7, claims = ?8,
         lease_owner = NULL
-    WHERE id = ?1 AND epoch = ?2 AND status = 'processing'";
+    WHERE id = ?1 AND epoch = ?2 AND status = 'processing' AND lease_owner IS NOT NULL";
 
-pub(super) const HOOK_FORGET: &str =
-    "DELETE FROM piton_hook WHERE id = ?1 AND epoch = ?2 AND status = 'processing'";
+pub(super) const HOOK_FORGET: &str = "DELETE FROM piton_hook WHERE id = ?1 AND epoch = ?2 AND status = 'processing' AND lease_owner IS NOT NULL";
 
-pub(super) const HOOK_RENEW: &str =
-    "UPDATE piton_hook SET due_at = ?3 WHERE id = ?1 AND epoch = ?2 AND status = 'processing'";
+pub(super) const HOOK_RENEW: &str = "UPDATE piton_hook SET due_at = ?3 WHERE id = ?1 AND epoch = ?2 AND status = 'processing' AND lease_owner IS NOT NULL";
 
 pub(super) const HOOK_PUT: &str = "\
     UPDATE piton_hook SET status = ?2, attempts = ?3, due_at = ?4, updated_at = ?5, error = ?6, failures = ?7,
@@ -315,7 +313,7 @@ fn settle(
     let error = error_text(after.error.as_ref());
     let due_at = after.due_at.map(Timestamp::as_millis);
     let (status, now) = (after.status.as_str(), after.updated_at.as_millis());
-    let params = params![id, epoch, status, due_at, now, error, after.failures];
+    let params = params![id, epoch, status, due_at, now, error, after.failures, after.claims];
     let held = batch.db.execute(HOOK_SETTLE, params)? > 0;
     if let Some(at) = after.due_at.filter(|_| held) {
         batch.hint_hook(&after.namespace, at);

@@ -224,7 +224,7 @@ impl Door {
 fn gone(failed: &Failed) -> StoreError {
     match failed.get() {
         Some(failure) => failure.to_error(),
-        None => StoreError::Unavailable("the store is closed".to_owned()),
+        None => StoreError::Closed,
     }
 }
 

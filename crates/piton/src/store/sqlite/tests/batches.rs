@@ -28,6 +28,7 @@ fn code(error: &StoreError) -> Code {
         StoreError::Refused(_)
         | StoreError::Fenced
         | StoreError::Unavailable(_)
+        | StoreError::Closed
         | StoreError::Failed(_) => panic!("{error}"),
     }
 }

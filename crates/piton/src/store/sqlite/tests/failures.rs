@@ -13,6 +13,7 @@ fn unavailable(error: &StoreError) -> &str {
         StoreError::Refused(_)
         | StoreError::Fenced
         | StoreError::Mutation(_)
+        | StoreError::Closed
         | StoreError::Failed(_) => panic!("{error}"),
     }
 }

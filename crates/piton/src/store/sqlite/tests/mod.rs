@@ -140,37 +140,26 @@ async fn claim(store: &SqliteStore, wanted: usize) -> ClaimAnswer {
     store.claim(request).await.expect("claims")
 }
 
+fn reached(position: u32, step_type: StepType) -> StepRecord {
+    let name = StepName::from_stored(format!("step {position}"));
+    StepRecord::new(name, step_type, position, Timestamp::from_millis(1))
+}
+
 fn step(position: u32) -> StepRecord {
     StepRecord {
-        position,
-        seq: position,
-        name: StepName::from_stored(format!("step {position}")),
-        step_type: StepType::Do,
         status: StepStatus::Completed,
         attempts: 1,
         attempts_max: Some(5),
-        timeout_ms: None,
-        next_retry_at: None,
-        wake_at: None,
-        event_type: None,
         result: Some(Json::from_valid_text("1")),
-        error: None,
-        created_at: Timestamp::from_millis(1),
-        started_at: Timestamp::from_millis(1),
-        updated_at: Timestamp::from_millis(1),
+        ..reached(position, StepType::Do)
     }
 }
 
 fn wait(position: u32, event_type: &str, deadline: Timestamp) -> StepRecord {
     StepRecord {
-        step_type: StepType::WaitForEvent,
-        status: StepStatus::Waiting,
         wake_at: Some(deadline),
         event_type: Some(EventType::from_stored(event_type)),
-        attempts: 0,
-        attempts_max: None,
-        result: None,
-        ..step(position)
+        ..reached(position, StepType::WaitForEvent)
     }
 }
 
