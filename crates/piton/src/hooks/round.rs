@@ -552,4 +552,27 @@ mod tests {
         assert_eq!((left.status, left.claims), (HookStatus::Pending, 0));
         Ok(())
     }
+
+    /// However fast hooks are triggered elsewhere, a look that finds none is the last one: a tick comes to an end.
+    #[tokio::test]
+    async fn news_that_comes_while_nothing_is_found_is_for_the_next_round() -> Result<()> {
+        let hooks = Hooks::new().on("none", |(): (), _| async { Ok(()) });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        let processor = engine.hooks().processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        round.ask()?;
+        // The store takes its time, and is asked for more meanwhile.
+        let asked = &mut round.asked[0].answer;
+        let answer = std::mem::replace(asked, Box::pin(std::future::pending()));
+        let news = Arc::clone(&processor.inner);
+        *asked = Box::pin(async move {
+            news.news.notify_one();
+            tokio::task::yield_now().await;
+            answer.await
+        });
+        round.wait().await?;
+        assert!(round.asked.is_empty(), "it waited for the answer");
+        assert!(!round.asks_again().await, "and looks no more");
+        Ok(())
+    }
 }
