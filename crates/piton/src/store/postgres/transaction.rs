@@ -47,6 +47,8 @@ pub(super) struct Transaction<'t> {
     pub(super) deliveries: Vec<Delivery>,
     pub(super) logs: Vec<Line>,
     pub(super) hooks: Vec<NewHook>,
+    /// The tasks of instances that were created already leased.
+    pub(super) leased: Vec<Row>,
     /// What is told by hooks.
     engine_hooks: Option<Arc<EngineHooks>>,
     news: Vec<(InstanceKey, EngineNews)>,
@@ -89,6 +91,7 @@ impl<'t> Transaction<'t> {
             deliveries: Vec::new(),
             logs: Vec::new(),
             hooks: Vec::new(),
+            leased: Vec::new(),
             engine_hooks: None,
             news: Vec::new(),
             tasks,
