@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use piton::Span;
 use piton::prelude::*;
 use piton::runtime::Runtime;
 use piton::sqlx::{self, AssertSqlSafe, Executor};
 use piton::store::{
-    Boundary, Clock, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance,
+    Boundary, ClaimRequest, Clock, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance,
     PostgresOptions, PostgresStore, RowState, StepWrite, Store, StoreError,
 };
 use piton_core::boundary::{After, Next};
+use piton_core::claim::ClaimRules;
 use piton_core::hook::NewHook;
 use piton_core::record::{RunKey, StepRecord};
 use piton_core::{
@@ -220,5 +222,99 @@ async fn a_run_that_was_created_with_a_hook_is_remembered() -> Result<()> {
     let mut conn = scratch.connect().await?;
     let last: Vec<String> = sqlx::query_scalar(AssertSqlSafe(last)).fetch_all(&mut conn).await?;
     assert!(last.iter().any(|query| query.starts_with("WITH clock")), "{last:?}");
+    Ok(store.close().await?)
+}
+
+/// Nobody is told that the store is closed who asked before it was.
+#[tokio::test]
+async fn what_many_runs_asked_before_a_close_is_served() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let options = scratch.options().notify(false).clock(Clock::Runtime);
+    let store: Arc<dyn Store> = PostgresStore::open(options, VirtualRuntime::new(1)).await?;
+    let creating = (0..100).map(|n| store.create(create(&format!("i-{n}"), Vec::new())));
+    let created = join_all(creating).await.into_iter();
+    let created: Vec<_> = created.map(|created| created.expect("created").remove(0)).collect();
+    for position in 0..3 {
+        let commits = created.iter().map(|created| {
+            let steps = vec![completed(position, created.instance.created_at)];
+            store.commit(boundary(run_key(created), steps, GOES_ON))
+        });
+        let mut commits: Vec<_> = commits.map(FutureExt::fuse).collect();
+        // Each is in the queue once it was polled.
+        for commit in &mut commits {
+            assert!(futures_util::poll!(commit).is_pending(), "nothing is committed yet");
+        }
+        let close = async { if position == 2 { store.close().await } else { Ok(()) } };
+        let (closed, committed) = tokio::join!(close, join_all(commits));
+        closed?;
+        for committed in committed {
+            assert_eq!(committed.expect("served").after, After::Continue);
+        }
+    }
+    Ok(())
+}
+
+/// A claim whose commit was never answered is handed back, unless somebody else has made the same claim since.
+#[tokio::test]
+async fn a_lease_that_somebody_else_holds_by_now_is_not_taken_back() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
+    let options = PostgresOptions::new(proxy.url()).schema(scratch.schema()).connections(1);
+    let options = options.notify(false).clock(Clock::Runtime);
+    let store: Arc<dyn Store> = PostgresStore::open(options, VirtualRuntime::new(1)).await?;
+    let first = store.create(create("first", Vec::new())).await.expect("created").remove(0);
+    let due = CreateRequest { lease: None, ..create("due", Vec::new()) };
+    let due = store.create(due).await.expect("created").remove(0).instance.key;
+
+    // The committer is held up, so that what is to be taken back waits.
+    let mut holder = scratch.connect().await?;
+    let first_key = first.instance.key.0;
+    let hold = format!("BEGIN; SELECT FROM piton_task WHERE instance_key = {first_key} FOR UPDATE");
+    holder.execute(AssertSqlSafe(hold)).await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut holder).await?;
+    let steps = vec![completed(0, first.instance.created_at)];
+    let held_up = store.commit(boundary(run_key(&first), steps, GOES_ON));
+    let meanwhile = async {
+        let mut conn = scratch.connect().await?;
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+        while sqlx::query_scalar::<_, i64>(waits).bind(pid).fetch_one(&mut conn).await? == 0 {
+            tokio::task::yield_now().await;
+        }
+        // Each answer to a claim is lost once, until it is that to its commit.
+        for passed in 0.. {
+            proxy.swallow_answer_after(passed);
+            let rules =
+                ClaimRules { lease: Span::literal("1 hour"), claims_without_progress_max: 100 };
+            let workflows = Arc::from([WorkflowName::from_stored("many")]);
+            let claim = ClaimRequest {
+                runner: "runner".into(),
+                workflows,
+                wanted: 1,
+                suspects: true,
+                rules,
+            };
+            let answered = store.claim(claim).await.is_ok();
+            let other = "UPDATE piton_task SET lease_until = lease_until + 1, lease_owner = 'other'
+                WHERE instance_key = $1 AND state = 'leased'";
+            let taken = sqlx::query(other).bind(due.0).execute(&mut conn).await?.rows_affected();
+            if !answered && taken == 1 {
+                break;
+            }
+            let again =
+                "UPDATE piton_task SET state = 'pending', lease_until = NULL, lease_owner = NULL
+                WHERE instance_key = $1";
+            sqlx::query(again).bind(due.0).execute(&mut conn).await?;
+        }
+        holder.execute("COMMIT").await?;
+        Result::<()>::Ok(())
+    };
+    let (_, done) = tokio::join!(held_up, meanwhile);
+    done?;
+    let epoch = "SELECT epoch FROM piton_task WHERE instance_key = $1";
+    let epoch: i64 =
+        sqlx::query_scalar(epoch).bind(due.0).fetch_one(&mut scratch.connect().await?).await?;
+    let key = RunKey { instance: due, run: 0, epoch: epoch.unsigned_abs() };
+    let renewed = store.renew(vec![key], Span::literal("1 hour")).await.expect("renewed");
+    assert_eq!(renewed.len(), 1, "the other one still holds it");
     Ok(store.close().await?)
 }
