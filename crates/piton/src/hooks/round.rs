@@ -553,6 +553,31 @@ mod tests {
         Ok(())
     }
 
+    #[tokio::test]
+    async fn what_is_asked_for_and_what_is_in_hand_share_the_room() -> Result<()> {
+        let hooks = Hooks::new()
+            .concurrency(4)
+            .on("wait", |(): (), _| async { std::future::pending::<Result<()>>().await });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        for _ in 0..10 {
+            engine.hooks().send("wait", &()).await?;
+        }
+        let processor = engine.hooks().processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        for (asked, in_hand) in [(0, 0), (1, 0), (2, 0), (1, 2), (0, 4)] {
+            assert_eq!((round.asked.len(), round.flights.len()), (asked, in_hand));
+            let taken: usize = round.asked.iter().map(|asked| asked.wanted).sum();
+            assert_eq!(round.room(), (4 - taken - in_hand).min(2));
+            round.more = true;
+            if round.room() > 0 {
+                round.ask()?
+            } else if asked > 0 {
+                round.wait().await?
+            }
+        }
+        Ok(())
+    }
+
     /// However fast hooks are triggered elsewhere, a look that finds none is the last one: a tick comes to an end.
     #[tokio::test]
     async fn news_that_comes_while_nothing_is_found_is_for_the_next_round() -> Result<()> {
