@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use piton::Span;
 use piton::prelude::*;
-use piton::runtime::Runtime;
+use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, Executor};
 use piton::store::{
     Boundary, ClaimRequest, Clock, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance,
@@ -260,8 +260,8 @@ async fn a_lease_that_somebody_else_holds_by_now_is_not_taken_back() -> Result<(
     let Some(scratch) = Scratch::new() else { return Ok(()) };
     let proxy = Proxy::before(scratch.url()).await?;
     let options = PostgresOptions::new(proxy.url()).schema(scratch.schema()).connections(1);
-    let options = options.notify(false).clock(Clock::Runtime);
-    let store: Arc<dyn Store> = PostgresStore::open(options, VirtualRuntime::new(1)).await?;
+    let store: Arc<dyn Store> =
+        PostgresStore::open(options.notify(false), TokioRuntime::current()?).await?;
     let first = store.create(create("first", Vec::new())).await.expect("created").remove(0);
     let due = CreateRequest { lease: None, ..create("due", Vec::new()) };
     let due = store.create(due).await.expect("created").remove(0).instance.key;
@@ -282,6 +282,8 @@ async fn a_lease_that_somebody_else_holds_by_now_is_not_taken_back() -> Result<(
         }
         // Each answer to a claim is lost once, until it is that to its commit.
         for passed in 0.. {
+            // With a connection that is there already.
+            while store.load_steps(due, 0).await.is_err() {}
             proxy.swallow_answer_after(passed);
             let rules =
                 ClaimRules { lease: Span::literal("1 hour"), claims_without_progress_max: 100 };
