@@ -115,15 +115,21 @@ async fn ticks_at_once_run_every_hook_once() {
         ids.push(server.engine.hooks().send("done", &()).await.unwrap());
     }
     let tick = || async { server.post("/_runner/tick", json!({"maxInstances": 7})).await };
+    let mut processed = 0;
     while server.engine.next_wake_at().await.unwrap().is_some() {
         let (a, b, c, d) = tokio::join!(tick(), tick(), tick(), tick());
         for reply in [a, b, c, d] {
             // One at a time: who comes in between is told to come back.
             if reply.status != StatusCode::OK {
                 reply.refused(503, "OVERLOADED");
+                continue;
             }
+            let hooks = reply.ok()["hooks"].as_u64().unwrap_or(0);
+            assert!(hooks <= 7, "a tick takes as many hooks as runs: {hooks}");
+            processed += hooks;
         }
     }
+    assert_eq!(processed, 40);
     for id in ids {
         let hook = server.engine.hooks().get(&id).await.unwrap();
         assert_eq!((hook.status, hook.attempts), (HookStatus::Completed, 1));

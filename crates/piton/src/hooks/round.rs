@@ -552,4 +552,52 @@ mod tests {
         assert_eq!((left.status, left.claims), (HookStatus::Pending, 0));
         Ok(())
     }
+
+    #[tokio::test]
+    async fn what_is_asked_for_and_what_is_in_hand_share_the_room() -> Result<()> {
+        let hooks = Hooks::new()
+            .concurrency(4)
+            .on("wait", |(): (), _| async { std::future::pending::<Result<()>>().await });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        for _ in 0..10 {
+            engine.hooks().send("wait", &()).await?;
+        }
+        let processor = engine.hooks().processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        for (asked, in_hand) in [(0, 0), (1, 0), (2, 0), (1, 2), (0, 4)] {
+            assert_eq!((round.asked.len(), round.flights.len()), (asked, in_hand));
+            let taken: usize = round.asked.iter().map(|asked| asked.wanted).sum();
+            assert_eq!(round.room(), (4 - taken - in_hand).min(2));
+            round.more = true;
+            if round.room() > 0 {
+                round.ask()?
+            } else if asked > 0 {
+                round.wait().await?
+            }
+        }
+        Ok(())
+    }
+
+    /// However fast hooks are triggered elsewhere, a look that finds none is the last one: a tick comes to an end.
+    #[tokio::test]
+    async fn news_that_comes_while_nothing_is_found_is_for_the_next_round() -> Result<()> {
+        let hooks = Hooks::new().on("none", |(): (), _| async { Ok(()) });
+        let engine = Engine::builder("memory:").no_runner().hooks(hooks).start().await?;
+        let processor = engine.hooks().processor().expect("there are handlers");
+        let mut round = Round::new(Arc::clone(&processor.inner), None);
+        round.ask()?;
+        // The store takes its time, and is asked for more meanwhile.
+        let asked = &mut round.asked[0].answer;
+        let answer = std::mem::replace(asked, Box::pin(std::future::pending()));
+        let news = Arc::clone(&processor.inner);
+        *asked = Box::pin(async move {
+            news.news.notify_one();
+            tokio::task::yield_now().await;
+            answer.await
+        });
+        round.wait().await?;
+        assert!(round.asked.is_empty(), "it waited for the answer");
+        assert!(!round.asks_again().await, "and looks no more");
+        Ok(())
+    }
 }

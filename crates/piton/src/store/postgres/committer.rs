@@ -61,9 +61,13 @@ pub(super) enum Message {
 #[derive(Default)]
 struct Inbox {
     /// Boundaries that bring a step and nothing else.
-    steps: VecDeque<Request>,
-    others: VecDeque<Request>,
+    steps: VecDeque<Waiting>,
+    others: VecDeque<Waiting>,
+    came: u64,
 }
+
+/// A request, and how many came before it.
+struct Waiting(u64, Request);
 
 impl Inbox {
     fn len(&self) -> usize {
@@ -76,7 +80,32 @@ impl Inbox {
 
     fn put(&mut self, request: Request) {
         let kind = if request.is_lone_step() { &mut self.steps } else { &mut self.others };
-        kind.push_back(request);
+        kind.push_back(Waiting(self.came, request));
+        self.came += 1;
+    }
+
+    /// Everything, in the order in which it came: large requests of one kind must not keep the other kind waiting.
+    fn all(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        let came = |kind: &VecDeque<Waiting>| kind.front().map_or(u64::MAX, |first| first.0);
+        while !self.is_empty() && batch.has_room(BATCH_MAX) {
+            let step = came(&self.steps) < came(&self.others);
+            batch.take(if step { &mut self.steps } else { &mut self.others });
+            batch.steps += usize::from(step);
+        }
+        batch
+    }
+
+    /// So many of the kind that the other lane is not writing, if there is any of it.
+    fn share(&mut self, requests_max: usize, steps_elsewhere: bool) -> Batch {
+        let mut batch = Batch::default();
+        let others = self.steps.is_empty() || steps_elsewhere && !self.others.is_empty();
+        let kind = if others { &mut self.others } else { &mut self.steps };
+        while !kind.is_empty() && batch.has_room(requests_max) {
+            batch.take(kind);
+        }
+        batch.steps = if others { 0 } else { batch.requests.len() };
+        batch
     }
 }
 
@@ -90,17 +119,17 @@ struct Batch {
 }
 
 impl Batch {
-    /// The oldest of these requests, until there are so many or so large ones as one batch may have.
-    fn take(&mut self, from: &mut VecDeque<Request>, requests_max: usize) -> usize {
-        let before = self.requests.len();
-        while self.requests.len() < requests_max.min(BATCH_MAX)
-            && self.bytes < BATCH_BYTES_MAX
-            && let Some(request) = from.pop_front()
-        {
+    /// Whether there are fewer and smaller requests than one batch may have.
+    fn has_room(&self, requests_max: usize) -> bool {
+        self.requests.len() < requests_max.min(BATCH_MAX) && self.bytes < BATCH_BYTES_MAX
+    }
+
+    /// Takes the oldest of these requests.
+    fn take(&mut self, from: &mut VecDeque<Waiting>) {
+        if let Some(Waiting(_, request)) = from.pop_front() {
             self.bytes += request.payload_bytes();
             self.requests.push(request);
         }
-        self.requests.len() - before
     }
 }
 
@@ -264,7 +293,10 @@ impl Committer {
         if overlap {
             self.connect_spare();
         }
-        let Batch { requests: batch, steps, .. } = if apart { self.share() } else { self.all() };
+        let half = (self.inbox.len() + self.under_way).div_ceil(2);
+        let steps_elsewhere = self.steps_under_way > 0 || self.under_way == 0;
+        let Batch { requests: batch, steps, .. } =
+            if apart { self.inbox.share(half, steps_elsewhere) } else { self.inbox.all() };
         let (requests, runtime) = (batch.len(), Arc::clone(&self.shared.runtime));
         self.under_way += requests;
         self.steps_under_way += steps;
@@ -285,24 +317,84 @@ impl Committer {
             Worked { lane, requests: 0, steps: 0, took_us: 0 }
         }));
     }
+}
 
-    fn all(&mut self) -> Batch {
-        let mut batch = Batch::default();
-        batch.take(&mut self.inbox.others, BATCH_MAX);
-        batch.steps = batch.take(&mut self.inbox.steps, BATCH_MAX);
-        batch
+#[cfg(test)]
+mod tests {
+    use piton_core::boundary::Next;
+    use piton_core::record::{InstanceKey, RunKey, StepRecord};
+    use piton_core::{InstanceId, Json, StepName, StepStatus, StepType, Timestamp, WorkflowName};
+
+    use super::super::request::{Ask, PlainBoundary};
+    use super::*;
+    use crate::store::{CreateRequest, Existing, NewInstance, RowState, StepWrite};
+
+    fn step(instance: i64) -> Request {
+        let now = Timestamp::from_millis(0);
+        let record = StepRecord {
+            position: 0,
+            seq: 0,
+            name: StepName::from_stored("step"),
+            step_type: StepType::Do,
+            status: StepStatus::Completed,
+            attempts: 1,
+            attempts_max: None,
+            timeout_ms: None,
+            next_retry_at: None,
+            wake_at: None,
+            event_type: None,
+            result: None,
+            error: None,
+            created_at: now,
+            started_at: now,
+            updated_at: now,
+        };
+        let boundary = PlainBoundary {
+            key: RunKey { instance: InstanceKey(instance), run: 0, epoch: 1 },
+            steps: vec![StepWrite { record: Arc::new(record), row: RowState::New }],
+            waits: Vec::new(),
+            logs: Vec::new(),
+            next: Next::Continue { bodies_running: false },
+        };
+        Request::new(Ask::Commit(boundary)).0
     }
 
-    /// The kind that the other lane is not writing, if there is any of it.
-    fn share(&mut self) -> Batch {
-        let half = (self.inbox.len() + self.under_way).div_ceil(2);
-        let steps_elsewhere = self.steps_under_way > 0 || self.under_way == 0;
-        let mut batch = Batch::default();
-        if self.inbox.steps.is_empty() || steps_elsewhere && !self.inbox.others.is_empty() {
-            batch.take(&mut self.inbox.others, half);
-        } else {
-            batch.steps = batch.take(&mut self.inbox.steps, half);
-        }
-        batch
+    fn create(params_bytes: usize) -> Request {
+        let params = Json::from_valid_text(format!("\"{}\"", "x".repeat(params_bytes)));
+        let create = CreateRequest {
+            workflow: WorkflowName::from_stored("large"),
+            instances: vec![NewInstance { id: InstanceId::from_stored("id"), params }],
+            existing: Existing::Skip,
+            lease: None,
+            hooks: Vec::new(),
+        };
+        Request::new(Ask::Create(create)).0
+    }
+
+    #[test]
+    fn a_step_does_not_wait_behind_large_requests_that_come_later() {
+        let mut inbox = Inbox::default();
+        inbox.put(create(BATCH_BYTES_MAX));
+        inbox.put(step(1));
+        inbox.put(create(BATCH_BYTES_MAX));
+        let sizes = [(); 2].map(|()| {
+            let batch = inbox.all();
+            // However many of them come.
+            inbox.put(create(BATCH_BYTES_MAX));
+            (batch.requests.len(), batch.steps)
+        });
+        assert_eq!(sizes, [(1, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn the_lanes_share_the_kinds() {
+        let mut inbox = Inbox::default();
+        (0..6).for_each(|n| inbox.put(if n % 2 == 0 { step(n) } else { create(1) }));
+        let sizes = |batch: Batch| (batch.requests.len(), batch.steps);
+        assert_eq!(sizes(inbox.share(2, false)), (2, 2));
+        assert_eq!(sizes(inbox.share(2, true)), (2, 0));
+        assert_eq!(sizes(inbox.share(9, false)), (1, 1));
+        assert_eq!(sizes(inbox.share(9, false)), (1, 0), "what there is");
+        assert!(inbox.is_empty());
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use piton_core::Refusal;
 
+use super::task::Row;
 use super::transaction::Transaction;
 use super::trouble::Outcome;
 use super::{group, instance};
@@ -37,7 +38,13 @@ pub(super) async fn create(
         tx.hooks.extend(request.hooks.iter().cloned());
         tx.created(workflow, &created);
     }
-    if request.lease.is_none() && !created.is_empty() {
+    let task = done.first_task(request);
+    if !group::is_claimable(&task) {
+        let key = |created: &Created| created.instance.key;
+        let rows =
+            created.iter().map(|new| Row { key: key(new), workflow: workflow.clone(), task });
+        tx.leased.extend(rows);
+    } else if !created.is_empty() {
         tx.hint_due(workflow, tx.now);
     }
     Ok(created)

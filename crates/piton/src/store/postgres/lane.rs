@@ -39,12 +39,15 @@ pub(super) struct Lane {
     shared: Arc<Shared>,
     conn: Option<PgConnection>,
     used_us: u64,
+    /// No connection was to be had, although the batch at hand has waited for one: it waits once, however many requests
+    /// and rounds it has.
+    away: Option<Failure>,
 }
 
 impl Lane {
     /// A lane without a connection makes one when it is used.
     pub(super) fn new(shared: Arc<Shared>, conn: Option<PgConnection>) -> Self {
-        Self { shared, conn, used_us: 0 }
+        Self { shared, conn, used_us: 0, away: None }
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -53,6 +56,7 @@ impl Lane {
 
     /// Makes a connection if there is none; waits for a server that is away.
     pub(super) async fn connect(&mut self) {
+        self.away = None;
         if let Err(failure) = self.connection().await {
             tracing::warn!(reason = failure.message(), "no second connection to commit with");
         }
@@ -66,6 +70,7 @@ impl Lane {
 
     /// Serves a batch.
     pub(super) async fn serve(&mut self, batch: Vec<Request>) {
+        self.away = None;
         let (simple, rest) = self.sort(batch);
         let mut rest: VecDeque<Item> = rest.into_iter().map(|ask| Item::new(ask, false)).collect();
         if !simple.is_empty() {
@@ -344,7 +349,11 @@ impl Lane {
             self.conn = None;
         }
         if self.conn.is_none() {
-            self.conn = Some(self.shared.connect().await?);
+            if let Some(away) = &self.away {
+                return Err(away.clone());
+            }
+            let connected = self.shared.connect().await;
+            self.conn = Some(connected.inspect_err(|failure| self.away = Some(failure.clone()))?);
         }
         Ok(self.conn.as_mut().expect("it was just put there"))
     }

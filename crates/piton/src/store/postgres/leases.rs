@@ -13,9 +13,11 @@ use piton_core::{TaskState, WorkflowName};
 /// Tasks remembered; past it all are forgotten and learned again as they are claimed.
 const LEASES_MAX: usize = 100_000;
 
+type Held = HashMap<InstanceKey, (WorkflowName, Task)>;
+
 /// The leased tasks of this process.
 #[derive(Default)]
-pub(super) struct Leases(Mutex<HashMap<InstanceKey, (WorkflowName, Task)>>);
+pub(super) struct Leases(Mutex<Held>);
 
 impl Leases {
     pub(super) fn get(&self, key: InstanceKey) -> Option<(WorkflowName, Task)> {
@@ -24,32 +26,19 @@ impl Leases {
 
     /// The row is this now. What a later claim was given is not forgotten for it: answers may overtake each other.
     pub(super) fn note(&self, key: InstanceKey, workflow: &WorkflowName, task: &Task) {
-        let mut held = self.lock();
-        if held
-            .get(&key)
-            .is_some_and(|(_, known)| (known.run, known.epoch) > (task.run, task.epoch))
-        {
-            return;
-        }
-        if task.state != TaskState::Leased {
-            held.remove(&key);
-            return;
-        }
-        if held.len() >= LEASES_MAX {
-            held.clear();
-        }
-        held.insert(key, (workflow.clone(), *task));
+        put(&mut self.lock(), key, workflow, task);
     }
 
     /// The row is this now, or gone, as somebody found it who need not be its holder.
     pub(super) fn refresh(&self, key: InstanceKey, found: Option<(&WorkflowName, &Task)>) {
-        let Some((_, known)) = self.get(key) else { return };
+        let mut held = self.lock();
+        let Some((_, known)) = held.get(&key) else { return };
         match found {
             Some((workflow, task)) if (task.run, task.epoch) == (known.run, known.epoch) => {
-                self.note(key, workflow, task);
+                put(&mut held, key, workflow, task);
             }
             Some((_, task)) if (task.run, task.epoch) < (known.run, known.epoch) => {}
-            Some(_) | None => drop(self.lock().remove(&key)),
+            Some(_) | None => drop(held.remove(&key)),
         }
     }
 
@@ -64,7 +53,22 @@ impl Leases {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<InstanceKey, (WorkflowName, Task)>> {
+    fn lock(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn put(held: &mut Held, key: InstanceKey, workflow: &WorkflowName, task: &Task) {
+    let newer = |known: &Task| (known.run, known.epoch) > (task.run, task.epoch);
+    if held.get(&key).is_some_and(|(_, known)| newer(known)) {
+        return;
+    }
+    if task.state != TaskState::Leased {
+        held.remove(&key);
+        return;
+    }
+    if held.len() >= LEASES_MAX {
+        held.clear();
+    }
+    held.insert(key, (workflow.clone(), *task));
 }

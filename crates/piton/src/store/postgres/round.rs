@@ -9,6 +9,7 @@ use super::log::Line;
 use super::request::{Ask, PlainBoundary, Reply, Request};
 use super::shared::Shared;
 use super::statements::Db;
+use super::task::Row;
 use super::transaction::{Transaction, roll_back};
 use super::trouble::{Failure, Outcome, Trouble};
 use super::{commit, create, event, lease, steer};
@@ -97,12 +98,8 @@ pub(super) async fn run(
     for (key, left) in &written.left {
         shared.leases.refresh(*key, left.as_ref().map(|(workflow, task)| (workflow, task)));
     }
-    let claimed = written.answers.iter().filter_map(|answer| match answer {
-        Ok(Reply::Sent(sent)) => sent.claimed.as_ref(),
-        Ok(_) | Err(_) => None,
-    });
-    for run in claimed {
-        shared.leases.note(run.key, &run.workflow, &run.task);
+    for row in &written.leased {
+        shared.leases.note(row.key, &row.workflow, &row.task);
     }
     shared.tell(written.hints);
     Ok(written.answers)
@@ -114,6 +111,8 @@ struct Written {
     hints: Vec<Hint>,
     /// The tasks as they are left.
     left: Vec<(InstanceKey, Option<(WorkflowName, Task)>)>,
+    /// Those of runs that were created or woken already leased.
+    leased: Vec<Row>,
 }
 
 async fn write(
@@ -130,10 +129,10 @@ async fn write(
     tx.tell_by_hooks(shared.engine_hooks());
     let answers = run_all(&mut tx, items).await?;
     tx.flush().await?;
-    let hints = std::mem::take(&mut tx.hints);
+    let (hints, leased) = (std::mem::take(&mut tx.hints), std::mem::take(&mut tx.leased));
     let left =
         keys.into_iter().map(|key| (key, tx.workflow(key).cloned().zip(tx.task(key)))).collect();
-    Ok(Written { answers, hints, left })
+    Ok(Written { answers, hints, left, leased })
 }
 
 async fn run_all(tx: &mut Transaction<'_>, items: &[Item]) -> Result<Answers, Failure> {

@@ -47,6 +47,8 @@ pub(super) struct Transaction<'t> {
     pub(super) deliveries: Vec<Delivery>,
     pub(super) logs: Vec<Line>,
     pub(super) hooks: Vec<NewHook>,
+    /// The tasks of runs that were created or woken already leased.
+    pub(super) leased: Vec<Row>,
     /// What is told by hooks.
     engine_hooks: Option<Arc<EngineHooks>>,
     news: Vec<(InstanceKey, EngineNews)>,
@@ -89,6 +91,7 @@ impl<'t> Transaction<'t> {
             deliveries: Vec::new(),
             logs: Vec::new(),
             hooks: Vec::new(),
+            leased: Vec::new(),
             engine_hooks: None,
             news: Vec::new(),
             tasks,
@@ -175,10 +178,11 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// The row of a locked task was made this already.
+    /// A locked task was leased, and its row is this now.
     pub(super) fn is_leased(&mut self, key: InstanceKey, task: Task) {
         if let Some(row) = self.tasks.get_mut(&key) {
             row.task = task;
+            self.leased.push(row.clone());
         }
     }
 
