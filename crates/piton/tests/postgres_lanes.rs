@@ -10,8 +10,8 @@ use piton::prelude::*;
 use piton::runtime::{Runtime, TokioRuntime};
 use piton::sqlx::{self, AssertSqlSafe, Executor};
 use piton::store::{
-    Boundary, ClaimRequest, Clock, CreateRequest, Created, Existing, Lease, NewEvent, NewInstance,
-    PostgresOptions, PostgresStore, RowState, StepWrite, Store, StoreError,
+    Boundary, ClaimRequest, Claimant, Clock, CreateRequest, Created, Existing, Lease, NewEvent,
+    NewInstance, PostgresOptions, PostgresStore, RowState, StepWrite, Store, StoreError, WaitLook,
 };
 use piton_core::boundary::{After, Next};
 use piton_core::claim::ClaimRules;
@@ -53,6 +53,14 @@ fn create(id: &str, hooks: Vec<NewHook>) -> CreateRequest {
 
 fn boundary(key: RunKey, steps: Vec<StepWrite>, next: Next) -> Boundary {
     Boundary { key, mutations: Vec::new(), steps, waits: Vec::new(), logs: Vec::new(), next }
+}
+
+const RULES: ClaimRules =
+    ClaimRules { lease: Span::literal("1 hour"), claims_without_progress_max: 100 };
+
+fn claim_one() -> ClaimRequest {
+    let workflows = Arc::from([WorkflowName::from_stored("many")]);
+    ClaimRequest { runner: "runner".into(), workflows, wanted: 1, suspects: true, rules: RULES }
 }
 
 const GOES_ON: Next = Next::Continue { bodies_running: false };
@@ -276,17 +284,7 @@ async fn a_lease_that_somebody_else_holds_by_now_is_not_taken_back() -> Result<(
             // With a connection that is there already.
             while store.load_steps(due, 0).await.is_err() {}
             proxy.swallow_answer_after(passed);
-            let rules =
-                ClaimRules { lease: Span::literal("1 hour"), claims_without_progress_max: 100 };
-            let workflows = Arc::from([WorkflowName::from_stored("many")]);
-            let claim = ClaimRequest {
-                runner: "runner".into(),
-                workflows,
-                wanted: 1,
-                suspects: true,
-                rules,
-            };
-            let answered = store.claim(claim).await.is_ok();
+            let answered = store.claim(claim_one()).await.is_ok();
             let other = "UPDATE piton_task SET lease_until = lease_until + 1, lease_owner = 'other'
                 WHERE instance_key = $1 AND state = 'leased'";
             let taken = sqlx::query(other).bind(due.0).execute(&mut conn).await?.rows_affected();
@@ -309,5 +307,64 @@ async fn a_lease_that_somebody_else_holds_by_now_is_not_taken_back() -> Result<(
     let key = RunKey { instance: due, run: 0, epoch: epoch.unsigned_abs() };
     let renewed = store.renew(vec![key], Span::literal("1 hour")).await.expect("renewed");
     assert_eq!(renewed.len(), 1, "the other one still holds it");
+    Ok(store.close().await?)
+}
+
+/// Each answer that the sender of an event gets from the server is lost once, that of its commit among them. The lease is
+/// endless: what was leased with an event that was not answered must be handed back.
+#[tokio::test]
+async fn an_event_that_is_never_answered_costs_no_lease() -> Result<()> {
+    let Some(scratch) = Scratch::new() else { return Ok(()) };
+    let proxy = Proxy::before(scratch.url()).await?;
+    let options = PostgresOptions::new(proxy.url()).schema(scratch.schema()).notify(false);
+    let store: Arc<dyn Store> = PostgresStore::open(options, TokioRuntime::current()?).await?;
+    let created = store.create(create("one", Vec::new())).await.expect("created").remove(0);
+    let (mut run, mut lost) = (run_key(&created), 0);
+    for number in 0..12 {
+        let later = created.instance.created_at.plus(Span::literal("1 hour"));
+        let name = StepName::from_stored(format!("wait {number}"));
+        let event_type = EventType::from_stored(format!("news {number}"));
+        let record = StepRecord {
+            wake_at: Some(later),
+            event_type: Some(event_type.clone()),
+            ..StepRecord::new(name, StepType::WaitForEvent, number, created.instance.created_at)
+        };
+        let next = Next::Suspend { run_at: later, kind: TaskKind::Wake };
+        let look = WaitLook { record: Arc::new(record), row: RowState::New, seq: number };
+        let waits = Boundary { waits: vec![look], ..boundary(run, Vec::new(), next) };
+        assert_eq!(store.commit(waits).await.expect("committed").after, After::Suspended);
+
+        let before = proxy.swallowed();
+        proxy.swallow_answer_after(number);
+        let event = NewEvent {
+            workflow: WorkflowName::from_stored("many"),
+            id: InstanceId::from_stored("one"),
+            event_type,
+            payload: Json::null(),
+            idempotency_key: None,
+            hooks: Vec::new(),
+        };
+        let mut sent = Vec::new();
+        while sent.is_empty() {
+            let claimant = Claimant { runner: "sender".into(), rules: RULES };
+            match store.send_event(event.clone(), Some(claimant)).await {
+                Ok(answer) => sent.push(answer.claimed),
+                Err(error) => assert!(matches!(error, StoreError::Unavailable(_)), "{error}"),
+            }
+        }
+        lost += proxy.swallowed() - before;
+        // The sender has it or, if the first answer was lost, whoever claims it.
+        run = match sent.remove(0) {
+            Some(claimed) => claimed.run_key(),
+            None => loop {
+                let answer = store.claim(claim_one()).await.expect("answered");
+                match answer.claimed.first() {
+                    Some(claimed) => break claimed.run_key(),
+                    None => tokio::task::yield_now().await,
+                }
+            },
+        };
+    }
+    assert!(lost >= 5, "an event has several answers, and each was lost: {lost}");
     Ok(store.close().await?)
 }

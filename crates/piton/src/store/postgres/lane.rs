@@ -16,6 +16,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::group::{self, Decided};
 use super::instance;
+use super::lease::Lent;
 use super::lone::LoneSteps;
 use super::request::{Ask, Reply, Request};
 use super::round::{self, Broken, Item};
@@ -42,12 +43,14 @@ pub(super) struct Lane {
     /// No connection was to be had, although the batch at hand has waited for one: it waits once, however many requests
     /// and rounds it has.
     away: Option<Failure>,
+    /// Leases of rounds that were never answered: nobody advances these runs.
+    lent: Vec<Lent>,
 }
 
 impl Lane {
     /// A lane without a connection makes one when it is used.
     pub(super) fn new(shared: Arc<Shared>, conn: Option<PgConnection>) -> Self {
-        Self { shared, conn, used_us: 0, away: None }
+        Self { shared, conn, used_us: 0, away: None, lent: Vec::new() }
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -80,6 +83,10 @@ impl Lane {
         while !rest.is_empty() {
             let round = next_round(&mut rest);
             self.round(round).await;
+        }
+        if !self.lent.is_empty() {
+            let (request, _) = Request::new(Ask::TakeBack(std::mem::take(&mut self.lent)));
+            self.alone(Item::new(request, false)).await;
         }
     }
 
@@ -323,7 +330,8 @@ impl Lane {
     async fn try_round(&mut self, items: &[Item]) -> Result<round::Answers, Broken> {
         let shared = Arc::clone(&self.shared);
         let conn = self.connection().await?;
-        let run = async { Ok(round::run(conn, &shared, items).await) };
+        let mut lent = Vec::new();
+        let run = async { Ok(round::run(conn, &shared, items, &mut lent).await) };
         let answers = shared.in_time(run).await.unwrap_or_else(|TooLate(failure)| {
             // It may have been the answer to the commit that did not come.
             Err(Broken { failure, committing: true })
@@ -331,6 +339,7 @@ impl Lane {
         self.used_us = self.shared.runtime.monotonic_us();
         if answers.as_ref().is_err_and(|broken| broken.failure.fate == Fate::Lost) {
             self.conn = None;
+            self.lent.append(&mut lent);
         }
         answers
     }

@@ -22,7 +22,7 @@ pub(super) fn renew(tx: &mut Transaction<'_>, keys: &[RunKey], span: Span) -> Ve
     renewed
 }
 
-/// A lease that a claim has made, or would have made: nobody knows whether it was committed.
+/// A lease that a claim, an event or a create has made, or would have made: nobody knows whether it was committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lent {
     pub(super) instance: InstanceKey,
@@ -30,7 +30,7 @@ pub(super) struct Lent {
     pub(super) task: Task,
 }
 
-/// Hands back the leases of a claim that was never answered. If it was not committed, somebody else may have made the
+/// Hands back leases whose commit was never answered. If it did not take place, somebody else may have made the
 /// same claim under the same epoch since then: what he holds differs in when it ends.
 pub(super) fn take_back(tx: &mut Transaction<'_>, all: &[Lent]) {
     for Lent { instance, task } in all {

@@ -5,6 +5,7 @@ use piton_core::record::{InstanceKey, LogLine, RunNumber, Task};
 use piton_core::{InstanceId, WorkflowName};
 use sqlx::{Connection, PgConnection};
 
+use super::lease::Lent;
 use super::log::Line;
 use super::request::{Ask, PlainBoundary, Reply, Request};
 use super::shared::Shared;
@@ -79,11 +80,13 @@ impl From<sqlx::Error> for Broken {
 /// Answers of a round, each at the place of its request.
 pub(super) type Answers = Vec<Result<Reply, StoreError>>;
 
-/// Runs all of them in one transaction.
+/// Runs all of them in one transaction. `lent` is what was leased with it, or may have been: if there is no answer, nobody
+/// advances it.
 pub(super) async fn run(
     conn: &mut PgConnection,
     shared: &Shared,
     items: &[Item],
+    lent: &mut Vec<Lent>,
 ) -> Result<Answers, Broken> {
     let mut database = conn.begin().await?;
     let written = match write(&mut database, shared, items).await {
@@ -93,6 +96,8 @@ pub(super) async fn run(
             return Err(failure.into());
         }
     };
+    let leased = written.leased.iter();
+    lent.extend(leased.map(|row| Lent { instance: row.key, task: row.task }));
     let committed = database.commit().await;
     committed.map_err(|error| Broken { failure: error.into(), committing: true })?;
     for (key, left) in &written.left {
