@@ -73,6 +73,8 @@ rare! {
     PauseTakenBack = "pause taken back before it took effect",
     /// An instance was created leased to the runner of its process.
     CreatedLeased = "instance created with a lease",
+    /// A run that an event woke was leased to the runner of the process that sent it.
+    WokenLeased = "run leased with its event",
     /// New work was claimed before work that resumes, because it had waited too long.
     NewWorkFirst = "new work that waited long claimed before resuming work",
     /// A process was killed while it held runs.

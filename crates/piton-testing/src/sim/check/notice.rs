@@ -130,6 +130,9 @@ impl State {
         call: &Call,
         now: Timestamp,
     ) {
+        if matches!(call, Call::Event { .. }) && new.epoch > old.epoch {
+            self.sometimes.saw(Rare::WokenLeased);
+        }
         let expired =
             old.state == TaskState::Leased && old.lease_until.is_none_or(|until| until <= now);
         if new.state == TaskState::Held && old.state != TaskState::Held {

@@ -52,7 +52,9 @@ fn instance(old: &DumpedInstance, new: &DumpedInstance, now: Timestamp) -> Resul
             && before.lease_until.is_some_and(|until| until > now);
         ensure(!taken || !lease_runs, "I2", || format!("{id}: claimed while its lease still ran"))?;
         let early = before.state == TaskState::Pending && before.run_at > now;
-        ensure(!taken || !early, "I10", || format!("{id}: claimed before it was due"))?;
+        ensure(!taken || !early || is_woken(old, new), "I10", || {
+            format!("{id}: claimed before it was due")
+        })?;
         ensure(!taken || before.state != TaskState::Held, "I7", || {
             format!("{id}: claimed while paused")
         })?;
@@ -74,6 +76,17 @@ fn instance(old: &DumpedInstance, new: &DumpedInstance, now: Timestamp) -> Resul
         })?;
     }
     Ok(())
+}
+
+/// Whether an event was stored that the run has waited for: a claim may share its transaction.
+fn is_woken(old: &DumpedInstance, new: &DumpedInstance) -> bool {
+    let (Some(before), Some(after)) = (old.runs.last(), new.runs.last()) else { return false };
+    let waits = |event_type| {
+        before.steps.iter().any(|step| {
+            step.status == StepStatus::Waiting && step.event_type.as_ref() == Some(event_type)
+        })
+    };
+    after.events.iter().skip(before.events.len()).any(|event| waits(&event.event_type))
 }
 
 /// Rows never disappear; settled steps and consumed events never change.
