@@ -1,15 +1,16 @@
 //! Hooks: durable callbacks that run at least once after their transaction has committed.
 //!
 //! A hook has one moment, [`HookRecord::due_at`]: when it may be taken next. While it is pending that is its start
-//! or its retry; while somebody processes it, the end of the lease; once it is finished there is none. So a hook whose
+//! or its retry; while somebody processes it, the end of the lease; if he handed it back, that moment; once it is finished
+//! there is none. So a hook whose
 //! process died falls due by itself, and an index for each [`Lane`] finds everything there is to do.
 //!
 //! Every claim counts as an attempt and raises the epoch, and only the holder of the newest epoch may say what became
 //! of it. **An attempt that was cut off proves nothing**: that a handler begins is not recorded, which would cost a second
 //! commit per hook, so the handler may never have begun. Hence the policy counts failures that were recorded, and no
 //! lost attempts. What bounds a handler that kills its process is [`HookRecord::claims`], raised by every claim, taken
-//! back by a holder that hands the hook back, and cleared by every other outcome: past [`SUSPECT_CLAIMS`] a process has one such hook in hand at a time, and past
-//! [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
+//! back by a holder that hands the hook back, and cleared by every other outcome: past [`SUSPECT_CLAIMS`] a process has
+//! one such hook in hand at a time, and past [`LOST_CLAIMS_MAX`] the hook has failed, whatever its policy says.
 
 use std::sync::Arc;
 
@@ -109,7 +110,7 @@ pub struct HookRecord {
     pub attempts: u32,
     /// How many of these attempts are known to have failed: what its policy counts.
     pub failures: u32,
-    /// How often it was taken since something last became of it.
+    /// How often it was taken since something last became of it, other than to be handed back.
     pub claims: u32,
     /// What happens after a failure.
     pub retries: Retries,
@@ -308,7 +309,7 @@ fn release(hook: &HookRecord, now: Timestamp) -> HookRecord {
 ///
 /// # Errors
 ///
-/// `HOOK_NOT_RETRIABLE` if it is done, or somebody has it in hand.
+/// `HOOK_NOT_RETRIABLE` if it is done, or processing: somebody has it in hand, or it is due already.
 pub fn retry(hook: &HookRecord, now: Timestamp) -> Result<HookRecord, Refusal> {
     let (attempts, failures) = match hook.status {
         HookStatus::Failed => (0, 0),

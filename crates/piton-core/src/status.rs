@@ -97,7 +97,7 @@ words!(
     {
         /// Waits for its time, or for its retry.
         Pending = "pending",
-        /// Somebody has it in hand, until the lease runs out.
+        /// Somebody has it in hand, until the lease runs out; or had it, and whoever is next is careful with it.
         Processing = "processing",
         /// Its handler has returned.
         Completed = "completed",

@@ -541,7 +541,8 @@ pub(crate) struct HookItem {
     /// When it was last taken.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_attempt_at: Option<Moment>,
-    /// When it can be taken next: its start, its retry, or the end of the lease of whoever has it in hand.
+    /// When it can be taken next: its start, its retry, when it was handed back, or the end of the lease of whoever
+    /// has it in hand.
     #[schema(value_type = Option<String>, format = DateTime)]
     due_at: Option<Moment>,
     /// Why the last attempt failed.

@@ -15,6 +15,7 @@ on_every_store!(
     a_create_whose_caller_goes_away_is_seen_through,
     a_tick_whose_caller_goes_away_is_seen_through,
     an_event_whose_sender_goes_away_is_seen_through,
+    an_event_whose_sender_does_not_look_is_seen_through,
     a_run_goes_on_with_its_event_although_no_hint_arrives,
 );
 
@@ -87,6 +88,18 @@ async fn an_event_whose_sender_goes_away_is_seen_through(kind: StoreKind) -> Res
     for instance in instances {
         poll_once_and_drop(instance.send_event("go", &7).into_future()).await;
         until_status(&instance, InstanceStatus::Complete).await?;
+    }
+    Ok(())
+}
+
+async fn an_event_whose_sender_does_not_look_is_seen_through(kind: StoreKind) -> Result<()> {
+    let harness = Harness::on(kind, [waits()]).await?;
+    let (_elsewhere, instances) = waiting_elsewhere(&harness, 5).await?;
+    for instance in instances {
+        let mut sending = instance.send_event("go", &7).into_future();
+        let _ = futures_util::poll!(&mut sending);
+        until_status(&instance, InstanceStatus::Complete).await?;
+        sending.await?;
     }
     Ok(())
 }

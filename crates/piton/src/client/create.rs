@@ -2,18 +2,19 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use piton_core::lifecycle::first_task;
 use piton_core::{Code, InstanceId, Json, Limits, Refusal};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::seen_through::SeenThrough;
 use super::{InstanceHandle, WorkflowHandle};
 use crate::hooks::{Hook, prepare_all};
 use crate::pass::Asked;
-use crate::runtime::BoxFuture;
+use crate::runtime::{BoxFuture, Runtime};
 use crate::store::{ClaimedRun, CreateRequest, Created, Existing, NewInstance};
 use crate::{Error, Result, codec};
 
@@ -313,7 +314,7 @@ impl<P: Serialize + Send + 'static, O: 'static> IntoFuture for Create<P, O> {
             let repeated = repeated.transpose()?;
             let runtime = Arc::clone(&workflow.shared.runtime);
             let create = Box::pin(workflow.clone().create_one(id.clone(), params, hooks));
-            let created = SeenThrough::new(runtime, create).await;
+            let created = SeenThrough { runtime, work: Some(create) }.await;
             match (created, id) {
                 (Err(error), Some(id)) if error.code() == Some(EXISTS) => match repeated {
                     Some(params) => workflow.get_repeat(&id, &params, error).await,
@@ -341,5 +342,34 @@ fn encode_params(id: Option<&str>, params: &impl Serialize) -> Result<Json> {
 impl<P, O> fmt::Debug for Create<P, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Create({} {:?})", self.workflow.name, self.id)
+    }
+}
+
+/// Work that is seen through even if its caller goes away in the middle: an instance that was created
+/// leased must not be left to nobody.
+struct SeenThrough<T: Send + 'static> {
+    runtime: Arc<dyn Runtime>,
+    work: Option<BoxFuture<T>>,
+}
+
+impl<T: Send + 'static> Future for SeenThrough<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // What panics here is gone with its panic, and cannot go on.
+        let mut work = self.work.take().expect("polled after it was done");
+        let done = work.as_mut().poll(context);
+        if done.is_pending() {
+            self.work = Some(work);
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for SeenThrough<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.runtime.spawn(Box::pin(async move { drop(work.await) })).detach();
+        }
     }
 }

@@ -11,15 +11,15 @@ use piton_core::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
 
-use super::seen_through::SeenThrough;
 use super::{Export, HistoryQuery};
 use crate::engine::{Shared, Tick};
 use crate::hooks::Hook;
 use crate::pass::{Asked, RunningStep};
 use crate::runner::Runner;
 use crate::runtime::BoxFuture;
-use crate::store::{Action, InstanceView, NewEvent, Sent};
+use crate::store::{Action, InstanceView, NewEvent, Sent, StoreError};
 use crate::{Error, Result, codec};
 
 /// A handle to one instance, typed with the output of its workflow.
@@ -653,18 +653,32 @@ impl SendEvent {
     /// Stores the event; the run that it wakes goes on here, if there is room for it.
     async fn send(self) -> Result<()> {
         let event = self.event?;
-        let (slot, claimant) = self.runner.try_claim(&event.workflow, self.instance).unzip();
-        let asked = Asked::now(&*self.shared.runtime);
-        match self.shared.store.send_event(event, claimant).await {
-            Ok(Sent { event, claimed }) => {
-                if let (Some(slot), Some(run)) = (slot, claimed) {
-                    self.runner.start_leased(run, event.created_at, asked, slot);
-                }
+        let Some((slot, claimant)) = self.runner.try_claim(&event.workflow, self.instance) else {
+            return acknowledge(self.shared.store.send_event(event, None).await);
+        };
+        // In a task of its own: a caller that goes away, or does not look, must not leave a leased run to nobody.
+        let (told, sent) = oneshot::channel();
+        let runtime = Arc::clone(&self.shared.runtime);
+        let task = async move {
+            let asked = Asked::now(&*self.shared.runtime);
+            let mut sent = self.shared.store.send_event(event, Some(claimant)).await;
+            if let Ok(Sent { event, claimed }) = &mut sent
+                && let Some(run) = claimed.take()
+            {
+                self.runner.start_leased(run, event.created_at, asked, slot);
             }
-            Err(_) if planted(Bug::EarlyAck) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
+            let _ = told.send(acknowledge(sent));
+        };
+        runtime.spawn(Box::pin(task)).detach();
+        sent.await.map_err(|_| Error::shutting_down())?
+    }
+}
+
+fn acknowledge(sent: Result<Sent, StoreError>) -> Result<()> {
+    match sent {
+        Ok(_) => Ok(()),
+        Err(_) if planted(Bug::EarlyAck) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -673,8 +687,7 @@ impl IntoFuture for SendEvent {
     type IntoFuture = BoxFuture<Result<()>>;
 
     fn into_future(self) -> BoxFuture<Result<()>> {
-        let runtime = Arc::clone(&self.shared.runtime);
-        Box::pin(async move { SeenThrough::new(runtime, Box::pin(self.send())).await })
+        Box::pin(self.send())
     }
 }
 

@@ -7,7 +7,6 @@ mod history;
 mod instance;
 mod page;
 mod results;
-mod seen_through;
 
 use std::any::TypeId;
 use std::fmt;

@@ -201,8 +201,11 @@ impl EngineBuilder {
         self
     }
 
-    /// Advances nothing by itself: for processes that only create and look, and for hosts that call
+    /// Advances nothing by itself: for processes that only create, send events and look, and for hosts that call
     /// [`Engine::tick`].
+    ///
+    /// A process that comes and goes wants this, or [`Engine::shutdown`] at its end: what it creates or wakes starts in it, and
+    /// if it just exits, others wait for the lease before they go on.
     ///
     /// ```
     /// # use piton::prelude::*;

@@ -79,8 +79,8 @@ pub(crate) struct Runner {
 
 /// Whether due work finds no free slot, and since when.
 ///
-/// A moment's shortage is no reason to send new instances through the queue: that would make the shortage
-/// last. Only when it has lasted do creates queue up behind what is older.
+/// A moment's shortage is no reason to send new and woken runs through the queue: that would make the shortage
+/// last. Only when it has lasted do they queue up behind what is older.
 #[derive(Default)]
 struct Backlog {
     /// On our own clock, plus one; 0 is no backlog.
@@ -90,7 +90,7 @@ struct Backlog {
 /// How long a store has to take leases back when the engine stops: those that it does not take run out.
 const RELEASE_MAX: Span = Span::from_millis(5_000);
 
-/// How long a backlog lasts before new instances queue up behind it.
+/// How long a backlog lasts before new and woken runs queue up behind it.
 const BACKLOG_LASTING_US: u64 = 50_000;
 
 impl Backlog {
@@ -243,24 +243,28 @@ impl Runner {
     /// Room for a run that comes without a claim, unless others have waited for it.
     fn try_slot(self: &Arc<Self>) -> Option<Slot> {
         let now_us = self.shared.runtime.monotonic_us();
-        let busy = self.backlog.is_lasting(now_us) || self.stopping.load(Ordering::Acquire);
-        if !self.config.run_in_background || busy {
+        if !self.config.run_in_background || self.backlog.is_lasting(now_us) {
             return None;
         }
         self.take_slots(1).pop()
     }
 
+    /// None once the engine stops: whoever stops it sees that a slot is taken, or whoever takes it that it stops.
     fn take_slots(self: &Arc<Self>, wanted: usize) -> Vec<Slot> {
-        let taken = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
-            Some(free - free.min(wanted))
-        });
+        let taken = self
+            .free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| Some(free - free.min(wanted)));
         let count = taken.unwrap_or(0).min(wanted);
-        (0..count).map(|_| Slot(Arc::clone(self))).collect()
+        let mut slots: Vec<Slot> = (0..count).map(|_| Slot(Arc::clone(self))).collect();
+        if self.stopping.load(Ordering::SeqCst) {
+            slots.clear();
+        }
+        slots
     }
 
     async fn claim_for_ever(self: Arc<Self>) {
-        while !self.stopping.load(Ordering::Acquire) {
-            // Half of the room stays free for instances that are created meanwhile: those start without a
+        while !self.stopping.load(Ordering::SeqCst) {
+            // Half of the room stays free for runs that are created or woken meanwhile: those start without a
             // claim, which is cheaper.
             let wanted = self.free.load(Ordering::Acquire).div_ceil(2).min(CLAIM_BATCH_MAX);
             let mut slots = self.take_slots(wanted);
@@ -397,7 +401,7 @@ impl Runner {
         if !self.live.attach(key, driver.bell(), driver.pass()) {
             return Some(None);
         }
-        if self.stopping.load(Ordering::Acquire) {
+        if self.stopping.load(Ordering::SeqCst) {
             driver.bell().order(Order::Finish);
         }
         match driver.drive().await {
@@ -409,7 +413,7 @@ impl Runner {
             Departure::Released => self.release(vec![key]).await,
             Departure::Fenced => {
                 // One that stops let go by itself: that is told by the release, and a crash tells nothing.
-                if !self.stopping.load(Ordering::Acquire) {
+                if !self.stopping.load(Ordering::SeqCst) {
                     let _ = tell_fenced(&self.shared, key).await;
                 }
                 return Some(None);
@@ -522,7 +526,7 @@ impl Runner {
 
     /// Lets running steps be recorded, then hands back what is left. Claims nothing any more.
     pub(crate) async fn shutdown(self: &Arc<Self>, patience: Span) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::SeqCst);
         self.work.notify_one();
         self.live.order_all(Order::Finish);
         let deadline = self.shared.runtime.sleep(patience);
@@ -546,8 +550,7 @@ impl Runner {
         loop {
             let departed = self.departed.notified();
             // Slots are taken before a claim is asked for, so that none can still arrive.
-            if self.live.is_empty() && self.free.load(Ordering::Acquire) == self.config.concurrency
-            {
+            if self.live.is_empty() && self.free.load(Ordering::SeqCst) == self.config.concurrency {
                 return;
             }
             departed.await;
@@ -556,7 +559,7 @@ impl Runner {
 
     /// Lets go of everything at once, as a crash would.
     pub(crate) fn abandon_all(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::SeqCst);
         self.live.order_all(Order::Abandon);
         drop(self.parked.drain());
     }

@@ -105,7 +105,8 @@ pub trait Store: Send + Sync + 'static {
     /// returned, whatever the instance's status is now.
     ///
     /// A run that is woken is leased to the claimant in the same commit, which saves a claim; one that is not simply
-    /// due then is left to the next claim.
+    /// due then is left to the next claim. After a crash the event is there with all of this or not at all; a lease is then
+    /// one of a process that is gone, like that of a claim.
     fn send_event(&self, event: NewEvent, claimant: Option<Claimant>) -> Answer<Sent>;
 
     /// Pauses, resumes, terminates or restarts an instance, with the system log line that tells of it.

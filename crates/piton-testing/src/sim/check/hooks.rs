@@ -68,7 +68,10 @@ fn check_change(
         })?;
         return ensure(due, "I16", || format!("{id} was taken before {:?}", old.due_at));
     }
-    if old.status != HookStatus::Processing || new.status == HookStatus::Processing {
+    if old.status != HookStatus::Processing {
+        return Ok(());
+    }
+    if new.status == HookStatus::Processing && new.lease_owner.is_some() {
         return Ok(());
     }
     let lost = new.error.as_ref().is_some_and(|error| error.name == HOOK_LOST);
@@ -89,7 +92,10 @@ fn check_change(
                 format!("{id} has failed after {} failures, with attempts left", new.failures)
             })
         }
-        HookStatus::Pending | HookStatus::Processing => Ok(()),
+        HookStatus::Processing => ensure(new.claims + 1 == old.claims, "I16", || {
+            format!("{id} was handed back and is less suspect for it: {} claims", new.claims)
+        }),
+        HookStatus::Pending => Ok(()),
     }
 }
 

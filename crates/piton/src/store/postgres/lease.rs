@@ -22,7 +22,7 @@ pub(super) fn renew(tx: &mut Transaction<'_>, keys: &[RunKey], span: Span) -> Ve
     renewed
 }
 
-/// A lease that a claim, an event or a create has made, or would have made: nobody knows whether it was committed.
+/// A lease that a claim or a round has made, or would have made: nobody knows whether it was committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lent {
     pub(super) instance: InstanceKey,

@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::cells::Cells;
 use super::claim::lease;
 use super::statements::Statements;
-use super::trouble::Outcome;
+use super::trouble::{Outcome, Trouble};
 use super::{hook, instance, step, task};
 use crate::store::{Claimant, ClaimedRun, NewEvent, PageQuery, Sent};
 
@@ -167,9 +167,14 @@ fn claim_woken(
     let (TaskChange::Put(before), Some(Claimant { runner, rules })) = (woken, claimant) else {
         return Ok(None);
     };
-    match claim::claim_woken(woken, rules, batch.now) {
-        Some(task) => lease(batch, key, &new.workflow, before, task, runner).map(Some),
-        None => Ok(None),
+    let Some(task) = claim::claim_woken(woken, rules, batch.now) else { return Ok(None) };
+    match lease(batch, key, &new.workflow, before, task, runner) {
+        // The event is stored by now. A row that cannot be read is for the next claim to set aside.
+        Err(Trouble::Answer(error)) => {
+            tracing::error!(%error, "a run that was woken cannot be leased");
+            Ok(None)
+        }
+        leased => leased.map(Some),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use piton_core::Code;
+use piton_core::boundary::After;
+use piton_core::{Code, TaskKind};
 
 use super::*;
-use crate::store::{Action, StoreError};
+use crate::store::{Action, Claimant, StoreError, WaitLook};
 
 fn unavailable(error: &StoreError) -> &str {
     match error {
@@ -143,4 +144,28 @@ async fn a_damaged_row_of_a_held_run_costs_no_other_run_its_lease() {
     assert_eq!(renewed, [keys[0], keys[2]]);
     store.release(keys).await.expect("releases");
     assert_eq!(place.count("SELECT count(*) FROM piton_task WHERE state = 'pending'"), 2);
+}
+
+#[tokio::test]
+async fn an_event_to_a_damaged_run_is_stored_and_disturbs_nobody() {
+    let place = Place::new();
+    let store = place.open();
+    let key = create_leased(&store, "bad").await;
+    let deadline = place.now().plus(Span::from_millis(60_000));
+    let wait =
+        WaitLook { record: Arc::new(wait(1, "approved", deadline)), row: RowState::New, seq: 2 };
+    let suspend = Boundary {
+        waits: vec![wait],
+        next: Next::Suspend { run_at: deadline, kind: TaskKind::Wake },
+        ..boundary(key, &[0])
+    };
+    assert_eq!(store.commit(suspend).await.expect("commits").after, After::Suspended);
+    let damage = "UPDATE piton_instance SET params = CAST(x'ff' AS TEXT)";
+    place.outside().execute_batch(damage).expect("damages");
+    let rules = ClaimRules { lease: Span::from_millis(30_000), claims_without_progress_max: 3 };
+    let claimant = Claimant { runner: "sender".into(), rules };
+    let sent = store.send_event(event("bad", "approved"), Some(claimant)).await.expect("stored");
+    assert!(sent.claimed.is_none());
+    assert_eq!(place.count("SELECT count(*) FROM piton_event"), 1);
+    assert!(claim(&store, 10).await.claimed.is_empty(), "it is set aside");
 }
