@@ -647,9 +647,7 @@ impl SendEvent {
         }
         self
     }
-}
 
-impl SendEvent {
     /// Stores the event; the run that it wakes goes on here, if there is room for it.
     async fn send(self) -> Result<()> {
         let event = self.event?;

@@ -331,23 +331,11 @@ mod tests {
 
     fn step(instance: i64) -> Request {
         let now = Timestamp::from_millis(0);
+        let name = StepName::from_stored("step");
         let record = StepRecord {
-            position: 0,
-            seq: 0,
-            name: StepName::from_stored("step"),
-            step_type: StepType::Do,
             status: StepStatus::Completed,
             attempts: 1,
-            attempts_max: None,
-            timeout_ms: None,
-            next_retry_at: None,
-            wake_at: None,
-            event_type: None,
-            result: None,
-            error: None,
-            created_at: now,
-            started_at: now,
-            updated_at: now,
+            ..StepRecord::new(name, StepType::Do, 0, now)
         };
         let boundary = PlainBoundary {
             key: RunKey { instance: InstanceKey(instance), run: 0, epoch: 1 },
